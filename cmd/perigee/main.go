@@ -1,0 +1,99 @@
+// Command perigee is the one binary of Perigee: the gateway that picks inference engines, the simulated engines to try
+// it on, and the tools around them. Each command is one file of this package, a kong struct with a Run method.
+//
+// Results go to stdout, logs to stderr. Exit codes: 0 done; 1 it failed while running; 2 wrong usage or configuration.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/alecthomas/kong"
+)
+
+// Exit codes, as the package comment gives them; scripts rely on them.
+const (
+	exitDone  = 0
+	exitRun   = 1
+	exitUsage = 2
+)
+
+// cli is the whole command line, one field a command.
+type cli struct {
+	Version versionCmd `cmd:"" help:"Print the version and exit."`
+}
+
+// runContext is what every command gets to work with.
+type runContext struct {
+	// ctx ends when the command should give up at once; commands that drain install their own signal handling.
+	ctx context.Context
+	// args are the words behind the program's name, as they were typed.
+	args           []string
+	stdout, stderr io.Writer
+	// log writes to stderr.
+	log *slog.Logger
+}
+
+// exitError ends the program with a code and, unless empty, a message on stderr.
+type exitError struct {
+	code int
+	msg  string
+}
+
+func (e exitError) Error() string { return e.msg }
+
+func main() {
+	os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run is main without the process around it, so that tests can call it. It returns the exit code.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	var c cli
+	code, exited := exitDone, false
+	parser, err := kong.New(&c,
+		kong.Name("perigee"),
+		kong.Description("Sends each LLM request to the engine nearest to the state it needs."),
+		kong.Writers(stdout, stderr),
+		kong.Exit(func(n int) { code, exited = n, true }),
+		kong.UsageOnError(),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+	)
+	if err != nil {
+		fmt.Fprintln(stderr, "perigee:", err)
+		return exitRun
+	}
+	k, err := parser.Parse(args)
+	if exited { // --help was asked for
+		return code
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "perigee: %v\n(perigee --help lists the commands, perigee COMMAND --help the flags)\n", err)
+		return exitUsage
+	}
+	rc := &runContext{
+		ctx: ctx, args: args, stdout: stdout, stderr: stderr,
+		log: slog.New(slog.NewTextHandler(stderr, nil)),
+	}
+	return exitCode(k.Run(rc), stderr)
+}
+
+// exitCode says what a command's error means for the caller of the program, and prints it.
+func exitCode(err error, stderr io.Writer) int {
+	var e exitError
+	switch {
+	case err == nil:
+		return exitDone
+	case errors.As(err, &e):
+		if e.msg != "" {
+			fmt.Fprintln(stderr, "perigee:", e.msg)
+		}
+		return e.code
+	default:
+		fmt.Fprintln(stderr, "perigee:", err)
+		return exitRun
+	}
+}
