@@ -1,0 +1,56 @@
+# What a developer runs. `make test` is what CI runs; the logic is in scripts/, so that each step can be run alone too.
+
+SHELL := bash
+.SHELLFLAGS := -o pipefail -c
+.DEFAULT_GOAL := help
+FUZZTIME ?= 5s
+BENCH ?= .
+COUNT ?= 5
+DURATION ?= 2s
+ROUNDS ?= 3
+
+.PHONY: help build test check race fuzz readme openai-client generate fmt bench bench-gateway tools clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## build the static binary bin/perigee
+	@scripts/build.sh
+
+test: ## everything that CI runs: about 10 minutes cold on 2 cores, less than half of it warm
+	@FUZZTIME=$(FUZZTIME) scripts/test.sh all
+
+check: ## the quick part of it, for between edits: no race detector, no fuzzing, no Python
+	@scripts/test.sh quick
+
+race: ## the tests alone, with the race detector
+	@go test -race -shuffle=on ./...
+
+fuzz: ## each fuzz test in turn; make fuzz FUZZTIME=1h for a long run
+	@FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
+
+readme: build ## run the commands that the README shows
+	@scripts/readme.sh README.md
+
+openai-client: build ## the real openai Python client and curl against perigee serve
+	@scripts/openai-client.sh
+
+generate: ## write the generated files anew
+	@go generate ./...
+
+fmt: ## format the Go code
+	@gofmt -l -w $$(scripts/gofiles.sh)
+
+bench: ## Go benchmarks with allocations, into .cache/bench.txt; BENCH=regexp COUNT=n; compare two files with .cache/bin/benchstat
+	@mkdir -p .cache
+	@go test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) ./... | tee .cache/bench.txt
+
+bench-gateway: build ## perigee serve beside httputil.ReverseProxy and no proxy, on loopback; DURATION=2s ROUNDS=3
+	@go build -o .cache/bin/bench-gateway ./bench/gateway
+	@.cache/bin/bench-gateway -perigee bin/perigee -d $(DURATION) -rounds $(ROUNDS) $(BENCHFLAGS)
+
+tools: ## build staticcheck and benchstat into .cache/bin, at the versions of tools/go.mod
+	@scripts/tools.sh
+
+clean: ## remove what was built; the Go caches stay
+	rm -rf bin .cache

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# test.sh all|quick: the checks, in the order in which they are likely to fail. Prints each step's name and seconds, and
+# for the first that fails what to do about it. `all` is what CI runs.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+what=${1:-all}
+case $what in
+all) total=10 ;;
+quick) total=7 ;;
+*) echo "usage: test.sh all|quick" >&2; exit 2 ;;
+esac
+begin=$SECONDS
+n=0
+lines=()
+
+# step NAME CURE COMMAND...: runs the command; ends the script with its cure if it fails.
+step() {
+	local name=$1 cure=$2 t0 t
+	shift 2
+	n=$((n + 1))
+	echo "==> [$n/$total] $name"
+	t0=$(date +%s%N)
+	"$@" </dev/null
+	local rc=$?
+	t=$((($(date +%s%N) - t0) / 100000000))
+	t=$((t / 10)).$((t % 10))
+	if [[ $rc != 0 ]]; then
+		echo "FAILED: $name, after $t s. $cure" >&2
+		exit 1
+	fi
+	lines+=("$(printf '%-16s %7s s' "$name" "$t")")
+	echo "    $name: ok, $t s"
+}
+
+format() {
+	local bad
+	bad=$(gofmt -l $(scripts/gofiles.sh)) || return 1
+	[[ -z $bad ]] || { echo "not formatted:"; echo "$bad"; return 1; }
+}
+tidy() { go mod tidy -diff && (cd tools && go mod tidy -diff); }
+static() { scripts/tools.sh && .cache/bin/staticcheck ./...; }
+
+step format "Run: make fmt" format
+step "go mod tidy" "Run: go mod tidy (and in tools/), and commit go.mod and go.sum." tidy
+step vet "Mend what go vet names." go vet ./...
+step "static build" "The binary must not need a C library: find the package that brought it (go list -deps)." scripts/build.sh
+step generated "Run: make generate, and commit what it changed." scripts/generated.sh
+step staticcheck "Mend what staticcheck names (its --explain CHECK tells more)." static
+if [[ $what == quick ]]; then
+	step tests "Run the failing test alone: go test -run NAME ./its/package. Random tests print the seed that replays them." \
+		go test -shuffle=on ./...
+else
+	step "tests, race" "Run the failing test alone: go test -race -run NAME ./its/package. Random tests print the seed that replays them." \
+		go test -race -count=1 -shuffle=on -timeout 8m ./...
+	step fuzz "Commit the failing input that it left under testdata/fuzz/ together with the fix." scripts/fuzz.sh
+	step readme "The README shows a command that does not do what it says: mend either." scripts/readme.sh README.md
+	step "openai client" "Read the server's log lines above; run it alone with: make openai-client" scripts/openai-client.sh
+fi
+
+echo "==> all passed in $((SECONDS - begin)) s"
+printf '    %s\n' "${lines[@]}"
