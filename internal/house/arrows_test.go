@@ -1,0 +1,129 @@
+package house
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// arrows is the map of the repository: for each package, the packages of the module that it may import, test files
+// excepted. Arrows point one way, from what talks to the world to what decides; a package that is not here may not
+// exist. An entry may come before its package.
+//
+// A name that ends in "/..." stands for the package and all below it.
+var arrows = map[string][]string{
+	// The pure core of the gateway: it decides, and knows nothing of those that ask.
+	"internal/gateway/load":   {},
+	"internal/gateway/fleet":  {"internal/gateway/load"}, // a worker carries its in-flight accounting
+	"internal/gateway/policy": {"internal/gateway/fleet", "internal/gateway/load"},
+	"internal/gateway/bucket": {"internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load"},
+
+	// The shell of the gateway. What reads engines fills the core's types; only api joins the two.
+	"internal/gateway/api/body":         {"internal/gateway/api/body/lex"},
+	"internal/gateway/api/body/lex":     {},
+	"internal/gateway/api/sse":          {},
+	"internal/gateway/load/source":      {"internal/gateway/fleet", "internal/gateway/load"},
+	"internal/gateway/fleet/introspect": {"internal/gateway/fleet", "internal/gateway/load"},
+	"internal/gateway/config":           {"internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load"}, // their limits and names
+	"internal/gateway/api": {
+		"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load",
+		"internal/gateway/api/body", "internal/gateway/api/sse", "internal/gateway/config", "internal/telemetry",
+	},
+	"internal/gateway": {"internal/gateway/...", "internal/telemetry"}, // wires one gateway from a configuration
+
+	// The simulated engine never knows the gateway, nor the gateway it: they meet over HTTP.
+	"internal/engine":     {},
+	"internal/engine/...": {"internal/engine/...", "internal/telemetry"},
+
+	"internal/telemetry": {},
+	"internal/trace":     {},
+	"internal/demo":      {"internal/gateway/...", "internal/engine/...", "internal/trace", "internal/telemetry"},
+
+	// The command line joins everything. Nothing imports a command.
+	"cmd/perigee":             {"internal/..."},
+	"bench/gateway":           {}, // it measures built binaries from outside
+	"internal/house":          {},
+	"internal/house/isstatic": {},
+}
+
+func TestArrows(t *testing.T) {
+	for _, p := range ownPackages(t) {
+		report(t, checkArrows(p))
+	}
+}
+
+func checkArrows(p *pkg) (complaints []string) {
+	allowed, known := allowedImports(p.rel)
+	if !known {
+		return []string{fmt.Sprintf("%s: not on the map; add it to arrows in internal/house/arrows_test.go with what it may import, and why", p.rel)}
+	}
+	for _, s := range p.files {
+		for _, imp := range s.file.Imports {
+			target, ok := strings.CutPrefix(strings.Trim(imp.Path.Value, `"`), modulePath+"/")
+			if ok && !slices.ContainsFunc(allowed, func(a string) bool { return matches(a, target) }) {
+				complaints = append(complaints, fmt.Sprintf(
+					"%s: %s may not import %s: move the code to where the map allows it, or hand it in through an interface (arrows in internal/house/arrows_test.go)",
+					p.at(imp.Pos()), p.rel, target))
+			}
+		}
+	}
+	return complaints
+}
+
+// allowedImports finds the package's entry; its own name goes before a pattern that covers it.
+func allowedImports(rel string) ([]string, bool) {
+	if a, ok := arrows[rel]; ok {
+		return a, true
+	}
+	for name, a := range arrows {
+		if strings.HasSuffix(name, "/...") && matches(name, rel) {
+			return a, true
+		}
+	}
+	return nil, false
+}
+
+func matches(pattern, rel string) bool {
+	if base, ok := strings.CutSuffix(pattern, "/..."); ok {
+		return rel == base || strings.HasPrefix(rel, base+"/")
+	}
+	return rel == pattern
+}
+
+func TestArrowsRule(t *testing.T) {
+	upward := example(t, "internal/gateway/load", map[string]string{"a.go": `package load
+import (
+	"time"
+	"` + modulePath + `/internal/gateway/policy"
+)
+`})
+	wantComplaints(t, checkArrows(upward), "a.go:4: internal/gateway/load may not import internal/gateway/policy")
+
+	across := example(t, "internal/engine/http", map[string]string{"a.go": `package http
+import "` + modulePath + `/internal/engine"
+import "` + modulePath + `/internal/gateway/fleet"
+`})
+	wantComplaints(t, checkArrows(across), "a.go:3")
+
+	command := example(t, "internal/demo", map[string]string{"a.go": `package demo
+import "` + modulePath + `/cmd/perigee"
+`, "a_test.go": `package demo
+import "` + modulePath + `/bench/gateway"
+`})
+	wantComplaints(t, checkArrows(command), "a.go:2")
+
+	wantComplaints(t, checkArrows(example(t, "internal/newcomer", nil)), "not on the map")
+}
+
+// TestArrowsHaveNoCycle keeps the table itself honest: a cycle in it would allow what the compiler refuses only later.
+func TestArrowsHaveNoCycle(t *testing.T) {
+	for name, allowed := range arrows {
+		for _, a := range allowed {
+			back, _ := allowedImports(strings.TrimSuffix(a, "/..."))
+			if !strings.HasSuffix(a, "/...") && slices.ContainsFunc(back, func(b string) bool { return matches(b, name) }) {
+				t.Errorf("arrows: %s and %s may import each other", name, a)
+			}
+		}
+	}
+}
