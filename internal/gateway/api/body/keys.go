@@ -1,0 +1,209 @@
+package body
+
+import (
+	"iter"
+	"math/bits"
+
+	"github.com/perigee-llm/perigee/internal/gateway/api/body/lex"
+)
+
+// Key is one of the top-level keys that the gateway reads. Every other key is unknown: it may be repeated
+// and passes as it is. Names are compared after their escapes are decoded, and by exact case.
+type Key uint8
+
+// The keys that are read.
+const (
+	Model Key = iota
+	Stream
+	StreamOptions
+	MaxTokens
+	MaxCompletionTokens
+	BestOf
+	Messages
+	Prompt
+	PromptEmbeds
+
+	// The fields of the sampling contract.
+	Temperature
+	TopP
+	TopK
+	MinP
+	RepetitionPenalty
+	FrequencyPenalty
+	PresencePenalty
+	N
+
+	// What a client may not set unless the configuration allows it.
+	KVTransferParams
+	BootstrapHost
+	BootstrapPort
+	BootstrapRoom
+	InputIDs
+	CacheSalt
+	ExtraKey
+	RID
+	RoutedDPRank
+	DataParallelRank
+	Priority
+	RequestID
+	SessionID
+
+	numKeys
+)
+
+var keyNames = [numKeys]string{
+	Model: "model", Stream: "stream", StreamOptions: "stream_options", MaxTokens: "max_tokens",
+	MaxCompletionTokens: "max_completion_tokens", BestOf: "best_of", Messages: "messages", Prompt: "prompt",
+	PromptEmbeds: "prompt_embeds",
+	Temperature:  "temperature", TopP: "top_p", TopK: "top_k", MinP: "min_p", RepetitionPenalty: "repetition_penalty",
+	FrequencyPenalty: "frequency_penalty", PresencePenalty: "presence_penalty", N: "n",
+	KVTransferParams: "kv_transfer_params", BootstrapHost: "bootstrap_host", BootstrapPort: "bootstrap_port",
+	BootstrapRoom: "bootstrap_room", InputIDs: "input_ids", CacheSalt: "cache_salt", ExtraKey: "extra_key",
+	RID: "rid", RoutedDPRank: "routed_dp_rank", DataParallelRank: "data_parallel_rank", Priority: "priority",
+	RequestID: "request_id", SessionID: "session_id",
+}
+
+// String returns the key's name in JSON.
+func (k Key) String() string {
+	if k < numKeys {
+		return keyNames[k]
+	}
+	return ""
+}
+
+// KeyNamed returns the key with that exact name.
+func KeyNamed(name string) (Key, bool) {
+	for k, n := range keyNames {
+		if n == name {
+			return Key(k), true
+		}
+	}
+	return 0, false
+}
+
+// Keys is a set of keys. The zero value is the empty set.
+type Keys uint64
+
+// KeysOf returns the set of ks.
+func KeysOf(ks ...Key) Keys {
+	var s Keys
+	for _, k := range ks {
+		s |= 1 << k
+	}
+	return s
+}
+
+// Has says whether k is in the set.
+func (s Keys) Has(k Key) bool { return s&(1<<k) != 0 }
+
+// Len returns the number of keys in the set.
+func (s Keys) Len() int { return bits.OnesCount64(uint64(s)) }
+
+// All yields the keys in the order of their constants.
+func (s Keys) All() iter.Seq[Key] {
+	return func(yield func(Key) bool) {
+		for ; s != 0; s &= s - 1 {
+			if !yield(Key(bits.TrailingZeros64(uint64(s)))) {
+				return
+			}
+		}
+	}
+}
+
+// SamplingKeys are the fields that a Contract may hold, ProtectedKeys what a client may not set unless the
+// configuration allows it: they steer an engine's memory, its scheduling, or another tenant's cache.
+const (
+	SamplingKeys  Keys = 1<<KVTransferParams - 1<<Temperature
+	ProtectedKeys Keys = 1<<numKeys - 1<<KVTransferParams
+)
+
+// keyAt returns the known key whose raw name (without quotes) is raw.
+func keyAt(raw []byte, escaped bool) (Key, bool) {
+	// The longest known name has 21 characters; each of them is at most six bytes long when it is escaped.
+	const longest, longestRaw = 21, 6 * 21
+	if !escaped {
+		if len(raw) > longest {
+			return 0, false
+		}
+		return known(raw)
+	}
+	if len(raw) > longestRaw {
+		return 0, false
+	}
+	var buf [longestRaw]byte
+	return known(lex.AppendDecoded(buf[:0], raw))
+}
+
+// known is a switch because the compiler turns it into a search by length and content, which costs a few
+// nanoseconds; a map of strings costs a hash.
+func known(name []byte) (Key, bool) {
+	switch string(name) {
+	case "model":
+		return Model, true
+	case "stream":
+		return Stream, true
+	case "stream_options":
+		return StreamOptions, true
+	case "max_tokens":
+		return MaxTokens, true
+	case "max_completion_tokens":
+		return MaxCompletionTokens, true
+	case "best_of":
+		return BestOf, true
+	case "messages":
+		return Messages, true
+	case "prompt":
+		return Prompt, true
+	case "prompt_embeds":
+		return PromptEmbeds, true
+	case "temperature":
+		return Temperature, true
+	case "top_p":
+		return TopP, true
+	case "top_k":
+		return TopK, true
+	case "min_p":
+		return MinP, true
+	case "repetition_penalty":
+		return RepetitionPenalty, true
+	case "frequency_penalty":
+		return FrequencyPenalty, true
+	case "presence_penalty":
+		return PresencePenalty, true
+	case "n":
+		return N, true
+	}
+	return knownProtected(name)
+}
+
+func knownProtected(name []byte) (Key, bool) {
+	switch string(name) {
+	case "kv_transfer_params":
+		return KVTransferParams, true
+	case "bootstrap_host":
+		return BootstrapHost, true
+	case "bootstrap_port":
+		return BootstrapPort, true
+	case "bootstrap_room":
+		return BootstrapRoom, true
+	case "input_ids":
+		return InputIDs, true
+	case "cache_salt":
+		return CacheSalt, true
+	case "extra_key":
+		return ExtraKey, true
+	case "rid":
+		return RID, true
+	case "routed_dp_rank":
+		return RoutedDPRank, true
+	case "data_parallel_rank":
+		return DataParallelRank, true
+	case "priority":
+		return Priority, true
+	case "request_id":
+		return RequestID, true
+	case "session_id":
+		return SessionID, true
+	}
+	return 0, false
+}

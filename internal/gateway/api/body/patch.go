@@ -1,0 +1,198 @@
+package body
+
+import "github.com/perigee-llm/perigee/internal/gateway/api/body/lex"
+
+// Patch collects changes to one body and writes the changed body as pieces of the old one. What is not
+// changed keeps its bytes. The zero value is not usable; make one with NewPatch. A Patch changes neither
+// the body nor the facts, and the later of two changes of one key counts.
+//
+// Members are the only thing that it knows: a member is removed together with one of the commas beside it
+// (white space around it stays), replaced by its value alone, or added behind the last one.
+type Patch struct {
+	b       []byte
+	f       *Facts
+	removed Keys
+	set     Keys
+	values  [numKeys][]byte
+	usage   bool // stream_options.include_usage becomes true
+}
+
+// NewPatch returns a patch without changes of b, whose facts are f. It keeps both.
+func NewPatch(b []byte, f *Facts) Patch { return Patch{b: b, f: f} }
+
+// Remove takes k out of the body, if it is there.
+func (p *Patch) Remove(k Key) {
+	p.set &^= 1 << k
+	p.removed |= 1 << k & p.f.keys
+}
+
+// RemoveAll takes every key of ks out of the body.
+func (p *Patch) RemoveAll(ks Keys) {
+	p.set &^= ks
+	p.removed |= ks & p.f.keys
+}
+
+// Set gives k the value raw, which must be one JSON value and stay unchanged as long as the pieces are used.
+// A value that is there, null among them, is replaced where it stands; else the member goes in front of the
+// closing brace. (One after the old member would do for most engines, but leave the body with a repeated
+// key.)
+func (p *Patch) Set(k Key, raw []byte) {
+	p.removed &^= 1 << k
+	p.set |= 1 << k
+	p.values[k] = raw
+	if k == StreamOptions {
+		p.usage = false
+	}
+}
+
+// SetIncludeUsage makes stream_options.include_usage true and keeps what else stream_options has. It does
+// nothing when that is so already.
+func (p *Patch) SetIncludeUsage() {
+	switch {
+	case p.f.IncludeUsage && !p.removed.Has(StreamOptions) && !p.set.Has(StreamOptions):
+	case p.removed.Has(StreamOptions), p.set.Has(StreamOptions), !p.f.Has(StreamOptions), p.f.optionsNull:
+		p.Set(StreamOptions, includeUsageObject)
+	default:
+		p.usage = true
+	}
+}
+
+var (
+	includeUsageObject = []byte(`{"include_usage":true}`)
+	includeUsageOnly   = []byte(`"include_usage":true`)
+	includeUsageFirst  = []byte(`"include_usage":true,`)
+	trueValue          = []byte(`true`)
+)
+
+// Changed says whether the new body differs from the old one.
+func (p *Patch) Changed() bool { return p.removed != 0 || p.set != 0 || p.usage }
+
+// Pieces appends the new body to dst as a sequence of slices: parts of the old body, the values that were
+// set, and constant text. They must not be written to. With room in dst it allocates nothing; a patch of n
+// changes needs at most 3n+1 pieces.
+func (p *Patch) Pieces(dst [][]byte) [][]byte {
+	if !p.Changed() {
+		return append(dst, p.b)
+	}
+	w := splicer{b: p.b, out: dst}
+	var order [numKeys]Key
+	lead := int32(0) // members removed from the front so far, without a gap
+	for _, k := range p.touched(order[:0]) {
+		m := &p.f.at[k]
+		switch {
+		case !p.removed.Has(k):
+			p.replace(&w, k)
+		case m.index != lead:
+			w.cut(int(m.comma), int(m.end), nil)
+		default:
+			// No member is left in front of this one, so the comma behind it goes.
+			lead++
+			end := int(m.end)
+			if m.next != 0 {
+				end = int(m.next) + 1
+			}
+			w.cut(int(m.key), end, nil)
+		}
+	}
+	w.copyTo(int(p.f.close))
+	first := p.f.members == lead
+	for k := range (p.set &^ p.f.keys).All() {
+		text := memberText[k]
+		if first {
+			text = text[1:]
+			first = false
+		}
+		w.add(text)
+		w.add(p.values[k])
+	}
+	w.copyTo(len(p.b))
+	return w.out
+}
+
+// replace writes the new value of k, which the body has.
+func (p *Patch) replace(w *splicer, k Key) {
+	v := p.f.Value(k)
+	switch {
+	case p.set.Has(k):
+		w.cut(v.Start, v.End, p.values[k])
+	case p.f.includeUsage.Present():
+		w.cut(p.f.includeUsage.Start, p.f.includeUsage.End, trueValue)
+	case p.f.optionsEmpty:
+		w.cut(v.Start+1, v.Start+1, includeUsageOnly)
+	default:
+		w.cut(v.Start+1, v.Start+1, includeUsageFirst)
+	}
+}
+
+// touched returns the keys that the body has and the patch changes, in the body's order.
+func (p *Patch) touched(dst []Key) []Key {
+	ks := p.removed | p.set&p.f.keys
+	if p.usage {
+		ks |= 1 << StreamOptions
+	}
+	for k := range ks.All() {
+		i := len(dst)
+		dst = append(dst, k)
+		for ; i > 0 && p.f.at[dst[i-1]].index > p.f.at[k].index; i-- {
+			dst[i] = dst[i-1]
+		}
+		dst[i] = k
+	}
+	return dst
+}
+
+// Len returns the length of the new body in bytes.
+func (p *Patch) Len() int {
+	var room [3*int(numKeys) + 1][]byte
+	n := 0
+	for _, piece := range p.Pieces(room[:0]) {
+		n += len(piece)
+	}
+	return n
+}
+
+// AppendTo appends the new body to dst.
+func (p *Patch) AppendTo(dst []byte) []byte {
+	var room [3*int(numKeys) + 1][]byte
+	for _, piece := range p.Pieces(room[:0]) {
+		dst = append(dst, piece...)
+	}
+	return dst
+}
+
+// splicer copies a body piece by piece and leaves out cuts, which come in order.
+type splicer struct {
+	b    []byte
+	done int // what is before it is copied or cut
+	out  [][]byte
+}
+
+func (w *splicer) add(piece []byte) {
+	if len(piece) > 0 {
+		w.out = append(w.out, piece)
+	}
+}
+
+func (w *splicer) copyTo(i int) {
+	w.add(w.b[w.done:i])
+	w.done = i
+}
+
+func (w *splicer) cut(start, end int, instead []byte) {
+	w.copyTo(start)
+	w.add(instead)
+	w.done = end
+}
+
+// memberText is a key as it is written before a value that is added behind others.
+var memberText = func() (text [numKeys][]byte) {
+	for k, name := range keyNames {
+		text[k] = []byte(`,"` + name + `":`)
+	}
+	return text
+}()
+
+// Quote returns text as a JSON string, for Set. Bytes that are not UTF-8 become U+FFFD.
+func Quote(text string) []byte {
+	return lex.AppendQuoted(make([]byte, 0, len(text)+2), text)
+}
