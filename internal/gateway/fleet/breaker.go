@@ -1,0 +1,139 @@
+package fleet
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Outcome is what a dispatch says of the engine's health. Who is to blame is the caller's judgement: a client that leaves is
+// [Cancelled], an engine that says it is full is [Neutral].
+type Outcome uint8
+
+// The outcomes.
+const (
+	// Success: the engine answered, and not with a failure of its own.
+	Success Outcome = iota
+	// Failure: 5xx other than 503, a transport error, a time-out, a broken body.
+	Failure
+	// Neutral: 503 and 429. The engine is alive and says that it has enough.
+	Neutral
+	// Cancelled: nothing was learned. A probe that ends so is given back.
+	Cancelled
+)
+
+// BreakerState is a worker's circuit breaker, as metrics show it.
+type BreakerState uint8
+
+// The states, with the numbers of the field's gauge.
+const (
+	Closed   BreakerState = 0
+	Open     BreakerState = 1
+	HalfOpen BreakerState = 2
+)
+
+// String returns the state's name.
+func (s BreakerState) String() string {
+	switch s {
+	case Closed:
+		return "closed"
+	case Open:
+		return "open"
+	}
+	return "half_open"
+}
+
+// BreakerConfig are the settings of a circuit breaker. The zero value means the defaults.
+type BreakerConfig struct {
+	// Threshold is how many failures in a row open it. Default 3: one is chance and two may be one event seen twice.
+	Threshold int
+	// CoolDown is how long it stays open before one probe is let through. Default 30 s, sgl-router's.
+	CoolDown time.Duration
+}
+
+func (c BreakerConfig) withDefaults() BreakerConfig {
+	if c.Threshold <= 0 {
+		c.Threshold = 3
+	}
+	if c.CoolDown <= 0 {
+		c.CoolDown = 30 * time.Second
+	}
+	return c
+}
+
+// breaker is one engine's circuit breaker:
+//
+//	closed ──threshold failures in a row──▶ open ──cool-down, one dispatch claims the probe──▶ half-open
+//	   ▲                                     ▲                                                  │
+//	   └───────── success, neutral ──────────┼──────────────────────────────────────────────────┤
+//	                                         └──────────────────── failure ────────────────────┘
+//
+// A cancelled probe leaves it half-open without a probe, so that the next dispatch claims one. The streak is not zeroed on
+// opening: one failure half-open opens it again. Everything but state and streak is guarded by the registry's mutex.
+type breaker struct {
+	state    atomic.Uint32 // BreakerState; written under the registry's mutex
+	streak   atomic.Int32  // failures in a row; written under the registry's mutex
+	openedAt time.Time
+	probe    uint64 // generation of the probe that is out; 0: none
+	probes   uint64 // generations handed out
+}
+
+// Ticket is one dispatch as the breaker sees it. Give it back with [Registry.Done] exactly once.
+type Ticket struct {
+	worker *Worker
+	probe  uint64 // 0: an ordinary dispatch
+}
+
+func (b *breaker) get() BreakerState { return BreakerState(b.state.Load()) }
+
+// admits tells whether a dispatch could be claimed now. It changes nothing.
+func (b *breaker) admits(now time.Time, c BreakerConfig) bool {
+	switch b.get() {
+	case Closed:
+		return true
+	case Open:
+		return now.Sub(b.openedAt) >= c.CoolDown
+	default:
+		return b.probe == 0
+	}
+}
+
+func (b *breaker) claim(now time.Time, c BreakerConfig) (probe uint64, ok bool) {
+	if !b.admits(now, c) {
+		return 0, false
+	}
+	if b.get() == Closed {
+		return 0, true
+	}
+	b.state.Store(uint32(HalfOpen))
+	b.probes++
+	b.probe = b.probes
+	return b.probe, true
+}
+
+func (b *breaker) done(probe uint64, o Outcome, now time.Time, c BreakerConfig) {
+	if probe != 0 && probe == b.probe {
+		b.probe = 0
+	}
+	switch o {
+	case Success:
+		b.close()
+	case Neutral:
+		if b.get() == HalfOpen {
+			b.close()
+		}
+	case Failure:
+		if b.get() == Open {
+			return // already known; a late failure must not prolong the cool-down
+		}
+		if b.streak.Add(1) >= int32(c.Threshold) {
+			b.state.Store(uint32(Open))
+			b.openedAt, b.probe = now, 0
+		}
+	}
+}
+
+func (b *breaker) close() {
+	b.state.Store(uint32(Closed))
+	b.streak.Store(0)
+	b.probe = 0
+}

@@ -1,0 +1,215 @@
+package fleet
+
+import (
+	"iter"
+	"math/bits"
+	"sync/atomic"
+	"time"
+)
+
+// View is the workers of one moment, sorted by id. It never changes, but for the breakers of its workers.
+type View struct {
+	reg     *Registry
+	workers []*Worker
+	bySlot  []int32         // slot → position in workers; past the end: none
+	tripped []atomic.Uint64 // bit i: worker i's breaker is not closed, so its state must be asked
+}
+
+// Len returns the number of workers.
+func (v *View) Len() int { return len(v.workers) }
+
+// All returns the workers in the order of their ids.
+func (v *View) All() iter.Seq[*Worker] {
+	return func(yield func(*Worker) bool) {
+		for _, w := range v.workers {
+			if !yield(w) {
+				return
+			}
+		}
+	}
+}
+
+// Get returns the worker of that id, or nil.
+func (v *View) Get(id string) *Worker {
+	lo, hi := 0, len(v.workers)
+	for lo < hi {
+		m := int(uint(lo+hi) >> 1)
+		if v.workers[m].ID < id {
+			lo = m + 1
+		} else {
+			hi = m
+		}
+	}
+	if lo < len(v.workers) && v.workers[lo].ID == id {
+		return v.workers[lo]
+	}
+	return nil
+}
+
+// index returns the position of this very worker, or -1 if the view has another one or none under its id.
+func (v *View) index(w *Worker) int {
+	if w.slot >= len(v.bySlot) {
+		return -1
+	}
+	if i := int(v.bySlot[w.slot]); i < len(v.workers) && v.workers[i] == w {
+		return i
+	}
+	return -1
+}
+
+// Mask is a set of positions in one view: which workers could be candidates if they are live. Work it out once a view and keep it.
+type Mask struct {
+	view  *View
+	words []uint64
+}
+
+// Mask returns the workers for which keep is true.
+func (v *View) Mask(keep func(*Worker) bool) Mask {
+	m := Mask{view: v, words: make([]uint64, words(len(v.workers)))}
+	for i, w := range v.workers {
+		if keep(w) {
+			m.words[i/64] |= 1 << (i % 64)
+		}
+	}
+	return m
+}
+
+// View returns the view that the mask belongs to.
+func (m Mask) View() *View { return m.view }
+
+// Len returns the number of workers in the mask, live or not.
+func (m Mask) Len() int { return popcount(m.words) }
+
+// markLocked sets or clears the worker's tripped bit; the registry's mutex is held.
+func (v *View) markLocked(slot int, b *breaker) {
+	if slot >= len(v.bySlot) {
+		return
+	}
+	i := int(v.bySlot[slot])
+	if i >= len(v.workers) || v.workers[i].breaker != b {
+		return // it has left
+	}
+	if b.get() == Closed {
+		v.tripped[i/64].And(^uint64(1 << (i % 64)))
+	} else {
+		v.tripped[i/64].Or(1 << (i % 64))
+	}
+}
+
+// inlineWords holds 1,024 workers without an allocation, the largest fleet that our benchmarks hold a bound for.
+const inlineWords = 16
+
+// Set is a set of workers of one view, in the order of their ids. The zero value is empty. It must not be copied once used.
+type Set struct {
+	view   *View
+	words  []uint64
+	n      int
+	inline [inlineWords]uint64
+}
+
+// Fill makes s the workers of the mask whose breakers would let a dispatch through at now, less those with an excluded id.
+func (s *Set) Fill(m Mask, now time.Time, exclude []string) {
+	s.view = m.view
+	if len(m.words) <= inlineWords {
+		s.words = s.inline[:len(m.words)]
+	} else if cap(s.words) >= len(m.words) {
+		s.words = s.words[:len(m.words)]
+	} else {
+		s.words = make([]uint64, len(m.words))
+	}
+	s.n = 0
+	for i, w := range m.words {
+		tripped := w & m.view.tripped[i].Load()
+		w &^= tripped
+		for ; tripped != 0; tripped &= tripped - 1 {
+			b := bits.TrailingZeros64(tripped)
+			if m.view.reg.Admits(m.view.workers[i*64+b], now) {
+				w |= 1 << b
+			}
+		}
+		s.words[i] = w
+		s.n += bits.OnesCount64(w)
+	}
+	for _, id := range exclude {
+		s.Remove(m.view.Get(id))
+	}
+}
+
+// Len returns the number of workers in the set.
+func (s *Set) Len() int { return s.n }
+
+// At returns the i-th worker in the order of ids, 0 ≤ i < Len.
+func (s *Set) At(i int) *Worker {
+	if s.n == len(s.view.workers) {
+		return s.view.workers[i]
+	}
+	for k, w := range s.words {
+		c := bits.OnesCount64(w)
+		if i < c {
+			return s.view.workers[k*64+selectBit(w, i)]
+		}
+		i -= c
+	}
+	panic("fleet: Set.At beyond the set")
+}
+
+// All returns the workers in the order of their ids.
+func (s *Set) All() iter.Seq[*Worker] {
+	return func(yield func(*Worker) bool) {
+		for k, w := range s.words {
+			for ; w != 0; w &= w - 1 {
+				if !yield(s.view.workers[k*64+bits.TrailingZeros64(w)]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Has tells whether this very worker is in the set; another one under the same id is not.
+func (s *Set) Has(w *Worker) bool {
+	if w == nil || s.view == nil {
+		return false
+	}
+	i := s.view.index(w)
+	return i >= 0 && s.words[i/64]&(1<<(i%64)) != 0
+}
+
+// Remove takes the worker out if it is in, and tells whether it was.
+func (s *Set) Remove(w *Worker) bool {
+	if !s.Has(w) {
+		return false
+	}
+	i := s.view.index(w)
+	s.words[i/64] &^= 1 << (i % 64)
+	s.n--
+	return true
+}
+
+// Reset empties the set and lets go of its view.
+func (s *Set) Reset() { s.view, s.words, s.n = nil, s.words[:0], 0 }
+
+func words(n int) int { return (n + 63) / 64 }
+
+func popcount(w []uint64) (n int) {
+	for _, x := range w {
+		n += bits.OnesCount64(x)
+	}
+	return n
+}
+
+// selectBit returns the position of the i-th set bit of w, halving the word six times.
+func selectBit(w uint64, i int) int {
+	pos := 0
+	for half := 32; half > 0; half >>= 1 {
+		c := bits.OnesCount64(w & (1<<half - 1))
+		if i >= c {
+			i -= c
+			w >>= half
+			pos += half
+		} else {
+			w &= 1<<half - 1
+		}
+	}
+	return pos
+}

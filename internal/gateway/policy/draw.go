@@ -1,0 +1,37 @@
+package policy
+
+import (
+	"math/bits"
+
+	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+)
+
+// draw is the generator of one pick's random choices: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), started from
+// (seed, request, stage). It lives on the stack and costs a few multiplications.
+type draw struct{ state uint64 }
+
+func newDraw(seed, key uint64, stage fleet.Stage) draw {
+	d := draw{state: seed}
+	d.state ^= d.next() ^ key
+	d.state ^= d.next() ^ uint64(stage)
+	return d
+}
+
+func (d *draw) next() uint64 {
+	d.state += 0x9e3779b97f4a7c15
+	z := d.state
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
+
+// intN returns a uniform number in [0, n), n > 0, by multiplication; the rejection makes it exact (Lemire 2019).
+func (d *draw) intN(n int) int {
+	hi, lo := bits.Mul64(d.next(), uint64(n))
+	if lo < uint64(n) {
+		for floor := -uint64(n) % uint64(n); lo < floor; {
+			hi, lo = bits.Mul64(d.next(), uint64(n))
+		}
+	}
+	return int(hi)
+}
