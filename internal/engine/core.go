@@ -1,0 +1,255 @@
+package engine
+
+import (
+	"slices"
+	"time"
+)
+
+// Core is a simulated engine. The driver calls Submit and Abort when requests come and go, and Advance whenever the time that
+// Next names has come; each takes the present time, which must not go backwards.
+//
+//	waiting ──admit──▶ prefill ──last prompt token──▶ decode ──last token──▶ ended
+//	   ▲─────────────────┴───────────preempt────────────┘
+//
+// Steps follow each other without a gap while there is work. A driver that comes late finds the steps where they belong in time:
+// each begins when the one before ended, not when the driver looked.
+type Core struct {
+	cfg  Config // with its defaults
+	pool *pool
+	root BlockHash // of requests without LoRA and salt
+
+	live    map[ID]*sequence
+	waiting []*sequence // in the order of admission
+	running []*sequence // in the order of age: the last is the first to be preempted
+
+	clock   time.Duration // the latest time that the core has seen
+	inStep  bool
+	stepEnd time.Duration // when the step in hand ends
+	stepLen time.Duration
+	stepPre int // prompt tokens that it computes
+
+	actions []Action
+	spare   []*sequence // ended sequences, for their buffers
+	count   counters
+}
+
+type counters struct {
+	prefillTokens, queryTokens, hitTokens, promptTokens, outputTokens int64
+	steps, preemptions, corrupt                                       int64
+	prefillBusy                                                       time.Duration
+}
+
+// sequence is one request inside the core.
+type sequence struct {
+	req    Request
+	max    int
+	out    []uint32
+	seed   BlockHash   // of adapter and prompt, whatever the blocks and the salt: decides the answer
+	chain  []BlockHash // of the full blocks among prompt and answer, as far as known
+	blocks []int32     // held, in order; the first `stored` of them are cached
+
+	stored    int
+	computed  int // tokens whose KV is in blocks
+	target    int // computed at which the prefill is complete
+	scheduled int // tokens that the step in hand computes
+	admitted  bool
+}
+
+// New returns an idle engine. The error is Config.Validate's.
+func New(cfg Config) (*Core, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	return &Core{
+		cfg: cfg, pool: newPool(cfg.KVBlocks, cfg.PageBytes), root: rootHash("", ""),
+		live: make(map[ID]*sequence),
+	}, nil
+}
+
+// Config returns the configuration with its defaults filled in.
+func (c *Core) Config() Config { return c.cfg }
+
+// Timing returns the timing model with its defaults filled in.
+func (c *Core) Timing() Timing { return c.cfg.Timing }
+
+// Submit queues r at time now. A step that begins later than now can admit it; one that begins at now can too, if Advance has not
+// begun it yet: so requests that arrive together are batched together. See the errors of this package.
+func (c *Core) Submit(now time.Duration, r Request) error {
+	c.run(now, false)
+	if _, ok := c.live[r.ID]; ok {
+		return ErrDuplicateID
+	}
+	n := len(r.Prompt)
+	if n == 0 {
+		return ErrEmptyPrompt
+	}
+	answer := r.MaxTokens
+	if answer <= 0 {
+		answer = max(1, min(DefaultMaxTokens, c.cfg.MaxModelLen-n))
+	}
+	if n+answer > c.cfg.MaxModelLen {
+		return &LimitError{ErrTooLong, n + answer, c.cfg.MaxModelLen}
+	}
+	// The last token's own KV is never computed.
+	if need := c.blocksFor(n + answer - 1); need > c.cfg.KVBlocks {
+		return &LimitError{ErrNeverFits, need, c.cfg.KVBlocks}
+	}
+	if w := c.newcomers(); w >= c.cfg.MaxWaiting {
+		return &LimitError{ErrQueueFull, w, c.cfg.MaxWaiting}
+	}
+	s := c.newSequence(r, answer)
+	c.live[r.ID] = s
+	c.waiting = append(c.waiting, s)
+	return nil
+}
+
+// newcomers counts the waiting requests that were never admitted. Preempted ones stand before them and are no more than
+// MaxRunning.
+func (c *Core) newcomers() int {
+	n := len(c.waiting)
+	for _, s := range c.waiting {
+		if !s.admitted {
+			break
+		}
+		n--
+	}
+	return n
+}
+
+func (c *Core) newSequence(r Request, answer int) *sequence {
+	s := &sequence{}
+	if n := len(c.spare); n > 0 {
+		s, c.spare = c.spare[n-1], c.spare[:n-1]
+	}
+	*s = sequence{req: r, max: answer, target: len(r.Prompt), out: s.out[:0], chain: s.chain[:0], blocks: s.blocks[:0]}
+	s.chain = c.Chain(r, s.chain)
+	s.seed = rootHash(r.LoRA, "").next(r.Prompt)
+	return s
+}
+
+// Chain appends the hashes of r's full prompt blocks to dst.
+func (c *Core) Chain(r Request, dst []BlockHash) []BlockHash {
+	h, rest := c.rootOf(r), r.Prompt
+	for len(rest) >= c.cfg.BlockSize {
+		h = h.next(rest[:c.cfg.BlockSize])
+		dst = append(dst, h)
+		rest = rest[c.cfg.BlockSize:]
+	}
+	return dst
+}
+
+func (c *Core) rootOf(r Request) BlockHash {
+	if r.LoRA == "" && r.Salt == "" {
+		return c.root
+	}
+	return rootHash(r.LoRA, r.Salt)
+}
+
+// Abort ends a request at once and frees its blocks; what it has cached stays cached. It returns false if there is no
+// such request. The step in hand takes its time all the same. Actions that are due but were not yet fetched may still name the request.
+func (c *Core) Abort(now time.Duration, id ID) bool {
+	c.run(now, false)
+	s, ok := c.live[id]
+	if !ok {
+		return false
+	}
+	if i := slices.Index(c.running, s); i >= 0 {
+		c.running = slices.Delete(c.running, i, i+1)
+	} else {
+		i = slices.Index(c.waiting, s)
+		c.waiting = slices.Delete(c.waiting, i, i+1)
+	}
+	c.retire(s)
+	return true
+}
+
+// Next returns when Advance should be called: when the step in hand ends, or at once if work waits for a step to begin or if
+// Submit or Abort found that steps had ended and their actions wait to be fetched. ok is false when there is nothing to wait for.
+func (c *Core) Next() (at time.Duration, ok bool) {
+	if len(c.actions) > 0 {
+		return c.clock, true
+	}
+	if c.inStep {
+		return c.stepEnd, true
+	}
+	return c.clock, len(c.running)+len(c.waiting) > 0
+}
+
+// Advance does everything that is due at or before now, and appends to dst what happened since the last Advance, in order. The
+// actions' Events stay the caller's.
+func (c *Core) Advance(now time.Duration, dst []Action) []Action {
+	c.run(now, true)
+	dst = append(dst, c.actions...)
+	clear(c.actions)
+	c.actions = c.actions[:0]
+	return dst
+}
+
+// run ends the steps that are due. It begins the steps that must have begun before now, and with begin set also one at now.
+func (c *Core) run(now time.Duration, begin bool) {
+	for {
+		if c.inStep {
+			if c.stepEnd > now {
+				break
+			}
+			c.clock, c.inStep = c.stepEnd, false
+			c.finishStep()
+			continue
+		}
+		if len(c.running)+len(c.waiting) == 0 || c.clock > now || (c.clock == now && !begin) {
+			break
+		}
+		c.beginStep()
+	}
+	c.clock = max(c.clock, now)
+}
+
+// ResetPrefixCache forgets every cached block at time now. Like the engines it does nothing and returns false while a request runs.
+func (c *Core) ResetPrefixCache(now time.Duration) bool {
+	c.run(now, false)
+	if len(c.running) > 0 || !c.pool.reset() {
+		return false
+	}
+	if c.cfg.KVEvents {
+		c.act(Action{Kind: KV, Event: &KVEvent{Kind: AllBlocksCleared}})
+	}
+	return true
+}
+
+// Page returns the live bytes of the cached block h, or nil if it is not cached or pages carry no bytes. What is written to it is
+// what later requests find. The slice is good until the next call on the Core.
+func (c *Core) Page(h BlockHash) []byte {
+	b, ok := c.pool.index[h]
+	if !ok || c.cfg.PageBytes == 0 {
+		return nil
+	}
+	return c.pool.page(b)
+}
+
+// Load reports the engine's state as of the latest time that the core has seen.
+func (c *Core) Load() Load {
+	bs := c.cfg.BlockSize
+	l := Load{
+		Running: len(c.running), Waiting: len(c.waiting), MaxRunning: c.cfg.MaxRunning,
+		UsedTokens: (len(c.pool.blocks) - c.pool.free) * bs, CapacityTokens: len(c.pool.blocks) * bs,
+		CachedBlocks:          len(c.pool.index),
+		PrefillUncachedTokens: c.count.prefillTokens, PrefillBusy: c.count.prefillBusy,
+		CacheQueryTokens: c.count.queryTokens, CacheHitTokens: c.count.hitTokens,
+		PromptTokens: c.count.promptTokens, OutputTokens: c.count.outputTokens,
+		Steps: c.count.steps, Preemptions: c.count.preemptions, CorruptPages: c.count.corrupt,
+	}
+	l.TotalTokens = l.UsedTokens
+	for _, s := range c.waiting {
+		l.TotalTokens += s.target
+		l.WaitingUncachedTokens += s.target - c.hits(s)*bs
+	}
+	return l
+}
+
+func (c *Core) blocksFor(tokens int) int { return (tokens + c.cfg.BlockSize - 1) / c.cfg.BlockSize }
+
+func (c *Core) act(a Action) {
+	a.At = c.clock
+	c.actions = append(c.actions, a)
+}

@@ -1,0 +1,130 @@
+package engine
+
+import (
+	"errors"
+	"strconv"
+	"time"
+)
+
+// ID names a request. The driver chooses it; it must not be in use. Zero is allowed.
+type ID uint64
+
+// Request is what [Core.Submit] takes.
+type Request struct {
+	ID ID
+	// Prompt holds the token ids. The core keeps and reads it until the request has ended; it must not change meanwhile.
+	Prompt []uint32
+	// MaxTokens is the length of the answer; 0: DefaultMaxTokens, or what the model length leaves if that is less. With 1
+	// the request ends with its prefill, as the prefill leg of a disaggregated pair does.
+	MaxTokens int
+	// LoRA and Salt separate prefixes: blocks are shared only between requests that have both in common.
+	LoRA, Salt string
+}
+
+// Reason says why a request ended.
+type Reason uint8
+
+// The reasons. The simulator has no end-of-sequence token, so a request that nothing disturbs ends by its length.
+const (
+	Unfinished    Reason = iota
+	ReasonLength         // it has its MaxTokens
+	ReasonCorrupt        // a cached page did not hold the bytes of its chain
+)
+
+// Kind says what an Action reports.
+type Kind uint8
+
+// The kinds of actions.
+const (
+	Admitted  Kind = iota // the request entered the batch; Cached says how many prompt tokens the cache supplied
+	Token                 // a token of the answer; with a Reason it is the last
+	Ended                 // the request ended without a token; Reason says why
+	Preempted             // the request lost its blocks and waits again; it will be Admitted anew
+	KV                    // a change of the prefix cache, in Event; only with Config.KVEvents
+)
+
+// Action reports one thing that happened. It is plain data, good until the next call on the Core.
+type Action struct {
+	Kind   Kind
+	Reason Reason
+	At     time.Duration // on the driver's clock
+	ID     ID
+	Index  int    // of a Token in the answer, from 0
+	Token  uint32 // its id
+	Cached int    // with Admitted
+	Event  *KVEvent
+}
+
+// EventKind says what a KVEvent reports.
+type EventKind uint8
+
+// The kinds of events, named as the engines name them on their event streams.
+const (
+	BlockStored EventKind = iota
+	BlockRemoved
+	AllBlocksCleared
+)
+
+// KVEvent is a change of the prefix cache. It shares no memory with the Core.
+type KVEvent struct {
+	Kind   EventKind
+	Hashes []BlockHash // stored, in the order of the chain, or removed
+	// The rest belongs to BlockStored.
+	Parent     BlockHash // of the first of Hashes; meaningful if HasParent
+	HasParent  bool      // false at the start of a prompt
+	Tokens     []uint32  // of all of Hashes
+	BlockSize  int
+	LoRA, Salt string // Salt is set on the event that holds a prompt's first block only, as in vLLM's extra keys
+}
+
+// Errors of [Core.Submit]. A caller branches on them with errors.Is.
+var (
+	// ErrQueueFull: MaxWaiting requests are waiting. Another engine, or this one later, may take the request.
+	ErrQueueFull = errors.New("the waiting queue is full")
+	// ErrTooLong: the prompt and the answer exceed MaxModelLen. No engine of this model will take the request.
+	ErrTooLong = errors.New("the prompt and the answer are longer than the model's context")
+	// ErrNeverFits: the prompt and the answer need more blocks than the engine has.
+	ErrNeverFits = errors.New("the prompt and the answer need more KV blocks than the engine has")
+	// ErrEmptyPrompt: there is nothing to compute.
+	ErrEmptyPrompt = errors.New("the prompt is empty")
+	// ErrDuplicateID: a request with this ID is running or waiting. A fault of the driver.
+	ErrDuplicateID = errors.New("the request id is in use")
+)
+
+// LimitError is ErrQueueFull, ErrTooLong or ErrNeverFits with its figures: requests, tokens, or blocks.
+type LimitError struct {
+	Err         error
+	Have, Limit int
+}
+
+func (e *LimitError) Error() string {
+	return e.Err.Error() + ": " + strconv.Itoa(e.Have) + " of " + strconv.Itoa(e.Limit)
+}
+
+// Unwrap returns the class of the error.
+func (e *LimitError) Unwrap() error { return e.Err }
+
+// Load is what an engine knows about itself. Counters run from the start of the Core.
+type Load struct {
+	Running, Waiting int // requests
+	MaxRunning       int
+	// WaitingUncachedTokens are the prompt tokens of waiting requests that the cache would not supply if they were
+	// admitted now.
+	WaitingUncachedTokens int
+	UsedTokens            int // in blocks that a running request holds, whole blocks
+	TotalTokens           int // UsedTokens and the prompts of waiting requests
+	CapacityTokens        int
+	CachedBlocks          int // held or idle
+
+	PrefillUncachedTokens int64         // prompt tokens computed, recomputation after a preemption included
+	PrefillBusy           time.Duration // time of the steps that computed any
+	CacheQueryTokens      int64         // prompt tokens of admitted requests, looked up in the prefix cache
+	CacheHitTokens        int64         // of those, supplied by it
+	PromptTokens          int64         // of requests that got their first token
+	OutputTokens          int64
+	Steps, Preemptions    int64
+	CorruptPages          int64
+}
+
+// Usage is the fraction of the KV pool that running requests hold, 0 to 1.
+func (l Load) Usage() float64 { return float64(l.UsedTokens) / float64(max(l.CapacityTokens, 1)) }
