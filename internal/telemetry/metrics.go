@@ -1,0 +1,87 @@
+package telemetry
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics are the gateway's counters and histograms. Make them with [New]; all may be used at once.
+type Metrics struct {
+	registry *prometheus.Registry
+
+	// Requests counts what arrives, Responses what was answered, by route, method and status.
+	Requests, Responses *prometheus.CounterVec
+	// Refused counts requests that the gateway answered itself, by error code.
+	Refused *prometheus.CounterVec
+	// WorkerRequests counts dispatches: worker, model, mode (plain, prefill, decode), outcome.
+	WorkerRequests *prometheus.CounterVec
+	// Attempts counts new attempts after a forwarding failure, by reason.
+	Attempts *prometheus.CounterVec
+	// Duration is seconds from arrival to the end of the answer, TTFT to the first byte of a streamed one, by model.
+	Duration, TTFT *prometheus.HistogramVec
+	// Streams counts how streams ended: worker, model, outcome.
+	Streams *prometheus.CounterVec
+	// Decisions counts picks by policy and reason; SelectionFailures failed picks by policy and class, one for each group.
+	Decisions, SelectionFailures *prometheus.CounterVec
+	// SelectionSeconds is the time of a whole selection, all buckets.
+	SelectionSeconds prometheus.Histogram
+	// Stale counts guards that the janitor gave up.
+	Stale *prometheus.CounterVec
+	// SamplingRejections counts violations of the sampling contract, by parameter.
+	SamplingRejections *prometheus.CounterVec
+	// Aborts counts /abort_request calls by result: sent, failed, dropped.
+	Aborts *prometheus.CounterVec
+	// LoadPolls counts load polls by worker and outcome.
+	LoadPolls *prometheus.CounterVec
+	// Prompt, Cached and Completion count tokens as the engines' usage tells them, by model.
+	Prompt, Cached, Completion *prometheus.CounterVec
+}
+
+// durationBuckets are sgl-router's, in seconds, extended to the request time-out: a long answer must not vanish in +Inf.
+var durationBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
+
+// ttftBuckets are sgl-router's, in seconds.
+var ttftBuckets = []float64{.005, .01, .025, .05, .1, .2, .4, .6, .8, 1, 2, 4, 6, 8, 10, 20, 40, 60, 80, 100, 200, 400}
+
+// selectionBuckets span a pick in memory (half a microsecond) to a remote look-up that timed out (0.1 s).
+var selectionBuckets = []float64{5e-7, 1e-6, 2e-6, 5e-6, 1e-5, 1e-4, 1e-3, 1e-2, .1}
+
+// New returns the metrics, registered on a registry of their own.
+func New() *Metrics {
+	m := &Metrics{registry: prometheus.NewRegistry()}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "perigee_" + name, Help: help}, labels)
+		m.registry.MustRegister(c)
+		return c
+	}
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "perigee_" + name, Help: help, Buckets: buckets}, labels)
+		m.registry.MustRegister(h)
+		return h
+	}
+	m.Requests = counter("requests_total", "Requests that arrived.", "route", "method")
+	m.Responses = counter("responses_total", "Requests that were answered, by status.", "route", "method", "status_code")
+	m.Refused = counter("refused_total", "Requests that the gateway answered with an error of its own, by code.", "code")
+	m.WorkerRequests = counter("worker_requests_total", "Requests dispatched to an engine, by outcome.", "worker", "model", "mode", "outcome")
+	m.Attempts = counter("new_attempts_total", "New attempts after a forwarding failure, by what failed.", "reason")
+	m.Duration = histogram("request_duration_seconds", "From the arrival of a request to the end of its answer.", durationBuckets, "model")
+	m.TTFT = histogram("ttft_seconds", "From the arrival of a streamed request to the first byte of a 2xx answer's body.", ttftBuckets, "model")
+	m.Streams = counter("stream_outcome_total", "How streamed answers ended.", "worker", "model", "outcome")
+	m.Decisions = counter("policy_decisions_total", "Picks of an engine, by policy and reason. A pick is not a dispatch.", "policy", "reason")
+	m.SelectionFailures = counter("policy_selection_failures_total", "Picks that failed, by policy and class, one for each group asked.", "policy", "reason")
+	m.Stale = counter("stale_requests_total", "Requests that outlived the stale time-out.", "outcome")
+	m.SamplingRejections = counter("sampling_contract_rejections_total", "Violations of the sampling contract.", "param")
+	m.Aborts = counter("aborts_total", "Abort calls to engines, by result.", "result")
+	m.LoadPolls = counter("load_polls_total", "Polls of an engine's load, by outcome.", "worker", "outcome")
+	m.Prompt = counter("prompt_tokens_total", "Prompt tokens as the engines count them.", "model")
+	m.Cached = counter("cached_prompt_tokens_total", "Prompt tokens that the engines did not compute again.", "model")
+	m.Completion = counter("completion_tokens_total", "Tokens that the engines generated.", "model")
+	sel := prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "perigee_selection_seconds", Help: "One whole selection over all buckets tried.", Buckets: selectionBuckets,
+	})
+	m.registry.MustRegister(sel)
+	m.SelectionSeconds = sel
+	return m
+}
+
+// Registry returns the registry, for serving it and for further collectors.
+func (m *Metrics) Registry() *prometheus.Registry { return m.registry }
