@@ -1,0 +1,176 @@
+package sse
+
+import (
+	"bytes"
+
+	"github.com/perigee-llm/perigee/internal/gateway/api/body/lex"
+)
+
+// MaxUsage is the longest usage object that is read of a JSON answer, in bytes; a longer one is unknown. Real
+// ones are below 500 bytes.
+const MaxUsage = 4 << 10
+
+// Answer reads one JSON answer while it passes by, and finds the usage of its top-level object. It keeps the
+// usage object's bytes and nothing else, so an answer may be of any size. It follows strings and brackets and
+// checks nothing: of a broken answer it may find anything or nothing. The zero value is ready.
+type Answer struct {
+	depth    int // brackets open
+	object   bool
+	inString bool
+	escaped  bool // the next byte of the string belongs to a backslash
+	broken   bool // something follows the top-level value
+
+	wantKey bool // the next string at depth 1 is a member's name
+	inKey   bool
+	key     [6 * len("usage")]byte // its raw text, as much as could be ours
+	keyLen  int                    // more than len(key): too long to be ours
+
+	afterKey bool // the next value at depth 1 is usage
+	capture  bool // buf gets every byte of an object that ends when depth is 1 again
+	tooLong  bool // the object is longer than MaxUsage, so buf lacks some of it
+	buf      []byte
+	usage    Usage
+	closed   bool // the top-level object has ended
+}
+
+// Reset makes a ready for another answer and keeps its buffer.
+func (a *Answer) Reset() { *a = Answer{buf: a.buf[:0]} }
+
+// Write reads the next bytes of the answer. It neither keeps nor changes p.
+func (a *Answer) Write(p []byte) {
+	for i := 0; i < len(p); {
+		start := i
+		if a.inString {
+			i = a.string(p, i)
+		} else {
+			i = a.structure(p, i)
+		}
+		if a.capture {
+			a.captured(p[start:i])
+		}
+	}
+}
+
+// structure takes one byte outside of strings, or a run of bytes that say nothing.
+func (a *Answer) structure(p []byte, i int) int {
+	c := p[i]
+	if a.afterKey && c > ' ' && c != ':' {
+		a.afterKey = false
+		a.usage = Usage{}
+		a.capture = c == '{'
+	}
+	switch c {
+	case '"':
+		a.inString = true
+		a.inKey = a.wantKey && a.depth == 1
+		a.keyLen = 0
+	case '{', '[':
+		if a.depth == 0 {
+			a.broken = a.broken || a.closed
+			a.object = c == '{'
+			a.wantKey = a.object
+		}
+		a.depth++
+	case '}', ']':
+		if a.depth--; a.depth <= 0 {
+			a.broken = a.broken || a.depth < 0
+			a.depth, a.closed = 0, true
+		}
+	case ',':
+		if a.depth == 1 {
+			a.wantKey = a.object
+		}
+	case ' ', '\n', '\r', '\t':
+	default:
+		a.broken = a.broken || a.depth == 0
+	}
+	return i + 1
+}
+
+// string takes bytes inside a string up to its closing quote, or to the end of the chunk.
+func (a *Answer) string(p []byte, i int) int {
+	start := i
+	if a.escaped {
+		a.escaped = false
+		i++
+	}
+	for {
+		rest := p[i:]
+		end := bytes.IndexByte(rest, '"')
+		if end < 0 {
+			a.escaped = backslashes(rest)%2 == 1
+			i = len(p)
+			break
+		}
+		i += end + 1
+		if backslashes(rest[:end])%2 == 0 {
+			a.inString = false
+			break
+		}
+	}
+	if a.inKey {
+		a.keyPart(p[start:i])
+	}
+	return i
+}
+
+// backslashes counts those at the end of b.
+func backslashes(b []byte) int {
+	n := 0
+	for n < len(b) && b[len(b)-1-n] == '\\' {
+		n++
+	}
+	return n
+}
+
+// keyPart collects a member's name, and looks at it when its quote has come.
+func (a *Answer) keyPart(part []byte) {
+	text := part
+	if !a.inString {
+		text = part[:len(part)-1]
+	}
+	if a.keyLen+len(text) <= len(a.key) {
+		copy(a.key[a.keyLen:], text)
+	}
+	a.keyLen += len(text)
+	if a.inString {
+		return
+	}
+	a.inKey, a.wantKey = false, false
+	if a.keyLen <= len(a.key) {
+		var buf [len(a.key)]byte
+		a.afterKey = string(lex.AppendDecoded(buf[:0], a.key[:a.keyLen])) == "usage"
+	}
+}
+
+// captured adds a part of the usage object, and reads the object when it has ended.
+func (a *Answer) captured(part []byte) {
+	if a.buf == nil {
+		a.buf = make([]byte, 0, 512) // above the longest that engines write
+	}
+	if a.tooLong = a.tooLong || len(a.buf)+len(part) > MaxUsage; !a.tooLong {
+		a.buf = append(a.buf, part...)
+	}
+	if a.depth > 1 {
+		return
+	}
+	r := reader{Scanner: lex.Of(a.buf), b: a.buf}
+	var c chunk
+	if !a.tooLong && r.object(0, &c, usageMember) == len(a.buf) {
+		a.usage = c.usage
+	}
+	a.buf, a.capture, a.tooLong = a.buf[:0], false, false
+}
+
+// Usage returns the usage that the engine reported; all unknown without one.
+func (a *Answer) Usage() Usage { return a.usage }
+
+// Complete says whether the answer, if it ends here, is one whole JSON object or array and nothing else.
+func (a *Answer) Complete() bool { return a.closed && a.depth == 0 && !a.inString && !a.broken }
+
+// UsageOf returns the usage of a JSON answer that is there as a whole.
+func UsageOf(body []byte) Usage {
+	var a Answer
+	a.Write(body)
+	return a.usage
+}
