@@ -16,7 +16,8 @@ fi
 
 ran=0
 for dir in $dirs; do
-	for name in $(go test -list '^Fuzz' "$dir" | grep '^Fuzz'); do
+	list=$(go test -list '^Fuzz' "$dir") || { echo "$list"; exit 1; }
+	for name in $(grep '^Fuzz' <<<"$list"); do
 		log=$(mktemp)
 		for try in 1 2; do
 			ok=1
