@@ -73,6 +73,15 @@ func NewPD(id string, rank int64, limit Range, prefill, decode *Group) *Bucket {
 	return &Bucket{id: id, rank: rank, limit: limit, prefill: prefill, decode: decode}
 }
 
+// complete tells whether the groups are there and have the roles of their places.
+func (b *Bucket) complete() bool {
+	has := func(g *Group, role fleet.Stage) bool { return g != nil && g.stage == role }
+	if b.plain != nil {
+		return has(b.plain, fleet.Plain)
+	}
+	return has(b.prefill, fleet.Prefill) && has(b.decode, fleet.Decode)
+}
+
 // ID returns the bucket's id.
 func (b *Bucket) ID() string { return b.id }
 

@@ -19,7 +19,7 @@ type Resolver struct {
 }
 
 // NewResolver returns the resolver of these buckets, smallest sufficient capacity first, then lower rank, then id. It fails
-// when there is no bucket or an id is empty or used twice.
+// when there is no bucket, an id is empty or used twice, or a group has another role than its place in the bucket asks for.
 func NewResolver(buckets []*Bucket) (*Resolver, error) {
 	if len(buckets) == 0 {
 		return nil, errors.New("a model needs at least one bucket")
@@ -34,6 +34,9 @@ func NewResolver(buckets []*Bucket) (*Resolver, error) {
 			return nil, errors.New("bucket id " + strconv.Quote(b.id) + " is empty or used twice")
 		}
 		ids[b.id] = true
+		if !b.complete() {
+			return nil, errors.New("bucket " + strconv.Quote(b.id) + " needs one plain group, or a prefill and a decode group")
+		}
 	}
 	return &Resolver{buckets: sorted}, nil
 }
@@ -65,7 +68,7 @@ var ErrNoMatchingBucket = errors.New("no bucket takes a request of this length")
 type ExhaustedError struct {
 	// Rejections are all admission refusals, bucket by bucket. If there is one the fleet is full rather than missing.
 	Rejections []policy.Rejection
-	// LastMissing is the stage that had no candidates when the last bucket failed.
+	// LastMissing is the stage that had no candidates in the last bucket that failed so.
 	LastMissing fleet.Stage
 }
 
@@ -134,7 +137,8 @@ func (r *Resolver) Select(ctx context.Context, v *fleet.View, req *Request) (Sel
 	if len(fit) == 0 {
 		return Selection{}, ErrNoMatchingBucket
 	}
-	var exhausted ExhaustedError
+	var refused []policy.Rejection
+	var missing fleet.Stage
 	for _, b := range fit {
 		s, err := b.Pick(ctx, v, req)
 		if err == nil {
@@ -144,10 +148,10 @@ func (r *Resolver) Select(ctx context.Context, v *fleet.View, req *Request) (Sel
 		if !errors.As(err, &pe) || !pe.Class.NextBucket() {
 			return Selection{}, err
 		}
-		exhausted.Rejections = append(exhausted.Rejections, pe.Rejections...)
+		refused = append(refused, pe.Rejections...)
 		if pe.Class == policy.NoCandidates {
-			exhausted.LastMissing = pe.Stage
+			missing = pe.Stage
 		}
 	}
-	return Selection{}, &exhausted
+	return Selection{}, &ExhaustedError{Rejections: refused, LastMissing: missing}
 }

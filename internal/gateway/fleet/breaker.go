@@ -68,10 +68,11 @@ func (c BreakerConfig) withDefaults() BreakerConfig {
 //	                                         └──────────────────── failure ────────────────────┘
 //
 // A cancelled probe leaves it half-open without a probe, so that the next dispatch claims one. The streak is not zeroed on
-// opening: one failure half-open opens it again. Everything but state and streak is guarded by the registry's mutex.
+// opening: one failure half-open opens it again. Dispatches from before the opening end late: their failure while it is open
+// changes nothing, and their success closes it from any state, since the engine has just answered. Everything but state and streak is guarded by the registry's mutex.
 type breaker struct {
 	state    atomic.Uint32 // BreakerState; written under the registry's mutex
-	streak   atomic.Int32  // failures in a row; written under the registry's mutex
+	streak   atomic.Int64  // failures in a row; written under the registry's mutex
 	openedAt time.Time
 	probe    uint64 // generation of the probe that is out; 0: none
 	probes   uint64 // generations handed out
@@ -125,7 +126,7 @@ func (b *breaker) done(probe uint64, o Outcome, now time.Time, c BreakerConfig) 
 		if b.get() == Open {
 			return // already known; a late failure must not prolong the cool-down
 		}
-		if b.streak.Add(1) >= int32(c.Threshold) {
+		if b.streak.Add(1) >= int64(c.Threshold) {
 			b.state.Store(uint32(Open))
 			b.openedAt, b.probe = now, 0
 		}

@@ -22,7 +22,8 @@ type Registry struct {
 		workers    map[string]*Worker
 		slots      []bool // in use
 		// departed keeps the load records of engines that left with guards still held, so that an engine that returns
-		// under its id does not look idle.
+		// under its id does not look idle. The last one is kept even at rest: a request may have picked it and not be
+		// counted yet.
 		departed map[string]*load.Engine
 	}
 }
@@ -61,6 +62,7 @@ func (r *Registry) Put(spec Spec) *Worker {
 		if w.Load = r.mu.departed[spec.ID]; w.Load == nil {
 			w.Load = load.NewEngine(r.freshness)
 		}
+		w.Load.Forget() // a poll that was under way when it left may have answered since
 		delete(r.mu.departed, spec.ID)
 	}
 	w.Load.Expect(spec.Ranks)
@@ -85,9 +87,7 @@ func (r *Registry) Remove(id string) bool {
 			delete(r.mu.departed, id)
 		}
 	}
-	if w.Load.Active() > 0 {
-		r.mu.departed[id] = w.Load
-	}
+	r.mu.departed[id] = w.Load
 	r.publishLocked()
 	return true
 }
@@ -103,7 +103,8 @@ func (r *Registry) Claim(w *Worker, now time.Time) (Ticket, bool) {
 	return Ticket{worker: w, probe: probe}, ok
 }
 
-// Done says what became of a claimed dispatch. The outcome of a worker that has left counts for its successor under the same id.
+// Done says what became of a claimed dispatch. The outcome of a worker that was replaced
+// counts for its successor; one that was removed took its breaker with it.
 func (r *Registry) Done(t Ticket, o Outcome, now time.Time) {
 	b := t.worker.breaker
 	if t.probe == 0 && b.get() == Closed && (o == Neutral || o == Cancelled || (o == Success && b.streak.Load() == 0)) {

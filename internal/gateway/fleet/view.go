@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// View is the workers of one moment, sorted by id. It never changes, but for the breakers of its workers.
+// View is the workers of one moment, sorted by id. It never changes, but for the breakers of its workers; and one that is
+// no longer the registry's does not learn that a breaker opened, which [Registry.Claim] then refuses.
 type View struct {
 	reg     *Registry
 	workers []*Worker

@@ -12,9 +12,16 @@ type draw struct{ state uint64 }
 
 func newDraw(seed, key uint64, stage fleet.Stage) draw {
 	d := draw{state: seed}
-	d.state ^= d.next() ^ key
-	d.state ^= d.next() ^ uint64(stage)
+	d.mix(key)
+	d.mix(uint64(stage))
 	return d
+}
+
+// mix takes v into the state. It is two statements since in `d.state ^= d.next()` the language leaves open whether the
+// state is read before or after the call that changes it: another compiler could draw other numbers.
+func (d *draw) mix(v uint64) {
+	x := d.next()
+	d.state ^= x ^ v
 }
 
 func (d *draw) next() uint64 {

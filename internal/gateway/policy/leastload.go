@@ -67,8 +67,9 @@ func score(w *fleet.Worker, r *Request, reported bool) (scored, *load.Report) {
 	s := scored{engine: w, inFlight: w.Load.Active()}
 	s.load = s.inFlight
 	if reported && report.Basic() {
-		n, _ := report.Waiting.Plus(report.Running).Get()
-		s.load = n + w.Load.DispatchedSince(report.At)
+		// Plus saturates: a report of absurd figures must not wrap round to the least load.
+		n := report.Waiting.Plus(report.Running).Plus(load.Known(w.Load.DispatchedSince(report.At)))
+		s.load, _ = n.Get()
 	}
 	return s, report
 }
