@@ -20,15 +20,17 @@ var arrows = map[string][]string{
 	"internal/gateway/bucket": {"internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load"},
 
 	// The shell of the gateway. What reads engines fills the core's types; only api joins the two.
+	"internal/gateway/api/body/lex":     {}, // JSON tokens: requests and answers are scanned by the same rules
 	"internal/gateway/api/body":         {"internal/gateway/api/body/lex"},
-	"internal/gateway/api/body/lex":     {},
-	"internal/gateway/api/sse":          {},
+	"internal/gateway/api/sse":          {"internal/gateway/api/body/lex"},
+	"internal/gateway/explain":          {"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load"}, // the decision log keeps what selection took down
 	"internal/gateway/load/source":      {"internal/gateway/fleet", "internal/gateway/load"},
 	"internal/gateway/fleet/introspect": {"internal/gateway/fleet", "internal/gateway/load"},
 	"internal/gateway/config":           {"internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load"}, // their limits and names
 	"internal/gateway/api": {
 		"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load",
-		"internal/gateway/api/body", "internal/gateway/api/sse", "internal/gateway/config", "internal/telemetry",
+		"internal/gateway/api/body", "internal/gateway/api/body/lex", "internal/gateway/api/sse", "internal/gateway/explain",
+		"internal/gateway/config", "internal/telemetry",
 	},
 	"internal/gateway": {"internal/gateway/...", "internal/telemetry"}, // wires one gateway from a configuration
 
