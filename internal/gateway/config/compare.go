@@ -54,7 +54,7 @@ func (d *decoder) compareServer(s *Server) {
 		d.faultAt("server.admin.port", classValue, strconv.Itoa(*p)+" is the port of the public listener too", "choose another")
 	}
 	if d.has("server.admin.host") && s.Admin.Port == nil && d.ok("server.admin.host", "server.admin.port", "server.admin") {
-		d.faultAt("server.admin.host", classMisuse, "has no effect without a port", "give "+d.name("server.admin")+" a port, or remove it")
+		d.faultAt("server.admin.host", classMisuse, "has no effect without a port", "give "+d.name("server.admin.port")+" too, or remove it")
 	}
 }
 
@@ -203,7 +203,7 @@ func (d *decoder) compareModel(at string, m *Model) {
 
 func (d *decoder) compareSampling(at string, s *Sampling) {
 	if d.has(at+".conflict") && !d.has(at+".override") && d.ok(at) {
-		d.faultAt(at+".conflict", classMisuse, "has no effect without overrides", "give "+d.overrideName(at)+", or remove it")
+		d.faultAt(at+".conflict", classMisuse, "has no effect without overrides", "give "+d.name(at+".override")+", or remove it")
 		return
 	}
 	if s.Conflict != ConflictAllow {
@@ -217,13 +217,6 @@ func (d *decoder) compareSampling(at string, s *Sampling) {
 	}
 }
 
-func (d *decoder) overrideName(at string) string {
-	if d.flags[d.at[at+".conflict"]] != "" {
-		return "--override-sampling-params"
-	}
-	return "override"
-}
-
 func (d *decoder) comparePolicy(at string, p *Policy) {
 	s := p.CacheAware
 	if s == nil {
@@ -233,14 +226,14 @@ func (d *decoder) comparePolicy(at string, p *Policy) {
 	if s.KVIndexer.Endpoint == "" && d.ok(x, x+".endpoint") {
 		for _, key := range []string{"query_timeout", "query_max_inflight"} {
 			if path := join(x, key); d.has(path) && d.ok(path) {
-				d.faultAt(path, classMisuse, "has no effect without an indexer", "give its endpoint, or remove it")
+				d.faultAt(path, classMisuse, "has no effect without an indexer", "give "+d.name(x+".endpoint")+", or remove it")
 			}
 		}
 	}
 	if path := at + ".prefix_provider"; d.ok(path, x, x+".endpoint") {
 		switch {
 		case s.PrefixProvider == Indexer && s.KVIndexer.Endpoint == "":
-			d.faultAt(path, classValue, "indexer needs an endpoint", "give the indexer's endpoint")
+			d.faultAt(path, classValue, "indexer needs an endpoint", "give "+d.name(x+".endpoint"))
 		case s.PrefixProvider == RadixTree && s.KVIndexer.Endpoint != "":
 			d.faultAt(path, classValue, "radix_tree does not use "+d.name(x+".endpoint"), "remove one of them")
 		}
@@ -251,7 +244,7 @@ func (d *decoder) comparePolicy(at string, p *Policy) {
 		if !d.has(lo) {
 			worst = hi
 		}
-		d.faultAt(worst, classValue, fmt.Sprintf("the smallest bound %d is above the largest %d", s.Candidates.MinWorkers, s.Candidates.MaxWorkers), "choose min_workers up to max_workers")
+		d.faultAt(worst, classValue, fmt.Sprintf("the smallest bound %d is above the largest %d", s.Candidates.MinWorkers, s.Candidates.MaxWorkers), "choose "+d.name(lo)+" up to "+d.name(hi))
 	}
 	limit, floor := at+".worker_queue_limit", at+".saturation_queue_floor"
 	if s.SaturationQueueFloor == nil || !d.ok(limit, floor) {
@@ -259,7 +252,7 @@ func (d *decoder) comparePolicy(at string, p *Policy) {
 	}
 	switch {
 	case s.WorkerQueueLimit == nil:
-		d.faultAt(floor, classValue, "needs a queue limit", "give worker_queue_limit too")
+		d.faultAt(floor, classValue, "needs a queue limit", "give "+d.name(limit)+" too")
 	case *s.SaturationQueueFloor > *s.WorkerQueueLimit:
 		d.faultAt(floor, classValue, fmt.Sprintf("%d is above %s %d", *s.SaturationQueueFloor, d.name(limit), *s.WorkerQueueLimit), "choose at most the limit")
 	}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,9 +23,10 @@ const (
 // compared with each other, has a place too.
 type decoder struct {
 	file   string
-	flags  map[*node]string // the flag that a node was made from
-	at     map[string]*node // path → the node that was written for it
-	bad    map[string]bool  // paths that already have a fault: what depends on them is not judged again
+	flags  map[*node]string  // the flag that a node was made from
+	flagOf map[string]string // the flag that would set a path, when there is no file
+	at     map[string]*node  // path → the node that was written for it
+	bad    map[string]bool   // paths that already have a fault: what depends on them is not judged again
 	faults Faults
 }
 
@@ -80,6 +82,9 @@ func (d *decoder) name(path string) string {
 	if n := d.at[path]; n != nil && d.flags[n] != "" {
 		return "--" + d.flags[n]
 	}
+	if flag := d.flagOf[path]; flag != "" {
+		return "--" + flag
+	}
 	return path[strings.LastIndex(path, ".")+1:]
 }
 
@@ -111,6 +116,10 @@ func (d *decoder) add(path string, n *node, c class, what, cure string, warning 
 	if n != nil {
 		if flag := d.flags[n]; flag != "" {
 			f.File, f.Flag = "", flag
+			// One flag holds several parameters; the fault says which of them is meant.
+			if param, ok := strings.CutPrefix(path, "models[0].sampling.override."); ok {
+				f.What = param + " " + what
+			}
 		} else {
 			f.Line, f.Column = n.Line, n.Column
 		}
@@ -138,6 +147,9 @@ func describe(n *node) string {
 	case "!!timestamp":
 		return n.Value + " is a date"
 	case "!!str":
+		if _, err := strconv.ParseFloat(n.Value, 64); errors.Is(err, strconv.ErrRange) && n.Style == 0 {
+			return n.Value + " is too large"
+		}
 		return quote(n.Value) + " is text"
 	}
 	return "has the tag " + n.ShortTag()

@@ -24,8 +24,12 @@ func (d *decoder) refuseNotBuilt(c *Config) {
 			d.add(path, d.nearest(path), classNotBuilt, what+" is not built yet in this version", cure, false)
 		}
 	}
+	static := "list the engines in discovery.static"
+	if flag := d.flagOf["discovery.static.workers"]; flag != "" {
+		static = "list the engines with --" + flag
+	}
 	for _, source := range []string{"file", "kubernetes", "etcd"} {
-		refuse(join("discovery", source), "discovery "+source, "use discovery static")
+		refuse(join("discovery", source), "discovery "+source, static)
 	}
 	policy := func(path string, p *Policy) {
 		refuse(path, "policy "+string(p.Name), "use one of "+strings.Join(builtPolicies(), ", "))
