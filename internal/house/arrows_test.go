@@ -24,8 +24,9 @@ var arrows = map[string][]string{
 	"internal/gateway/api/body":         {"internal/gateway/api/body/lex"},
 	"internal/gateway/api/sse":          {"internal/gateway/api/body/lex"},
 	"internal/gateway/explain":          {"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load"}, // the decision log keeps what selection took down
-	"internal/gateway/load/source":      {"internal/gateway/fleet", "internal/gateway/load"},
-	"internal/gateway/fleet/introspect": {"internal/gateway/fleet", "internal/gateway/load"},
+	"internal/gateway/fleet/ask":        {},
+	"internal/gateway/load/source":      {"internal/gateway/fleet", "internal/gateway/load", "internal/gateway/fleet/ask"},
+	"internal/gateway/fleet/introspect": {"internal/gateway/fleet", "internal/gateway/load", "internal/gateway/fleet/ask"},
 	"internal/gateway/config":           {"internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load"}, // their limits and names
 	"internal/gateway/api": {
 		"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load",
@@ -38,6 +39,10 @@ var arrows = map[string][]string{
 	"internal/engine":     {},
 	"internal/engine/...": {"internal/engine/...", "internal/telemetry"},
 
+	// Words that several packages' tests share. No code that ships may import them.
+	"internal/script":                  {},
+	"internal/gateway/fleet/fleettest": {"internal/gateway/fleet", "internal/gateway/load", "internal/script"},
+
 	"internal/telemetry": {},
 	"internal/trace":     {},
 	"internal/demo":      {"internal/gateway/...", "internal/engine/...", "internal/trace", "internal/telemetry"},
@@ -48,6 +53,9 @@ var arrows = map[string][]string{
 	"internal/house":          {},
 	"internal/house/isstatic": {},
 }
+
+// testOnly packages help tests: by their name, or because only such packages may import them.
+func testOnly(rel string) bool { return strings.HasSuffix(rel, "test") || rel == "internal/script" }
 
 func TestArrows(t *testing.T) {
 	for _, p := range ownPackages(t) {
@@ -63,6 +71,10 @@ func checkArrows(p *pkg) (complaints []string) {
 	for _, s := range p.files {
 		for _, imp := range s.file.Imports {
 			target, ok := strings.CutPrefix(strings.Trim(imp.Path.Value, `"`), modulePath+"/")
+			if ok && testOnly(target) && !testOnly(p.rel) {
+				complaints = append(complaints, fmt.Sprintf("%s: %s is for tests; import it in a _test.go file only", p.at(imp.Pos()), target))
+				continue
+			}
 			if ok && !slices.ContainsFunc(allowed, func(a string) bool { return matches(a, target) }) {
 				complaints = append(complaints, fmt.Sprintf(
 					"%s: %s may not import %s: move the code to where the map allows it, or hand it in through an interface (arrows in internal/house/arrows_test.go)",
@@ -114,6 +126,11 @@ import "` + modulePath + `/cmd/perigee"
 import "` + modulePath + `/bench/gateway"
 `})
 	wantComplaints(t, checkArrows(command), "a.go:2")
+
+	shipped := example(t, "internal/demo", map[string]string{"a.go": `package demo
+import "` + modulePath + `/internal/gateway/fleet/fleettest"
+`})
+	wantComplaints(t, checkArrows(shipped), "a.go:2: internal/gateway/fleet/fleettest is for tests")
 
 	wantComplaints(t, checkArrows(example(t, "internal/newcomer", nil)), "not on the map")
 }
