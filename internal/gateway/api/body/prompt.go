@@ -1,5 +1,7 @@
 package body
 
+import "github.com/perigee-llm/perigee/internal/gateway/api/body/lex"
+
 // prompt reads the prompt of a completion and measures it.
 func (r *reader) prompt(p *PromptFacts, i int) int {
 	switch r.Byte(i) {
@@ -87,8 +89,11 @@ func (r *reader) idList(p *PromptFacts, i int) int {
 			id = id*10 + uint64(b[i]-'0')
 			i++
 		}
-		if i == start || id > maxID || b[start] == '0' && i-start > 1 {
+		if i == start || id > maxID {
 			return r.wrongType(Prompt.String(), start)
+		}
+		if b[start] == '0' && i-start > 1 {
+			return r.Fail(lex.Syntax, start+1)
 		}
 		switch c := r.Byte(i); c {
 		case '.', 'e', 'E':
