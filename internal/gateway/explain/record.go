@@ -127,14 +127,18 @@ func renderTry(t bucket.Try, at time.Time) Try {
 }
 
 func renderCandidate(c policy.Considered, at time.Time) Candidate {
-	out := Candidate{Engine: c.Engine.ID, InFlight: c.InFlight, Score: c.Score}
-	if r := c.Report; r != nil {
-		out.Report = &Report{
-			AgeMillis: *millis(at.Sub(r.At)), Running: r.Running, Waiting: r.Waiting, WaitingUncached: r.WaitingUncached,
-			Used: r.Used, Total: r.Total, Capacity: r.Capacity, QueueMicros: r.QueueMicros,
-		}
+	return Candidate{Engine: c.Engine.ID, InFlight: c.InFlight, Score: c.Score, Report: ReportAt(c.Report, at)}
+}
+
+// ReportAt renders an engine's report with its age at a time; nil stays nil.
+func ReportAt(r *load.Report, at time.Time) *Report {
+	if r == nil {
+		return nil
 	}
-	return out
+	return &Report{
+		AgeMillis: *millis(at.Sub(r.At)), Running: r.Running, Waiting: r.Waiting, WaitingUncached: r.WaitingUncached,
+		Used: r.Used, Total: r.Total, Capacity: r.Capacity, QueueMicros: r.QueueMicros,
+	}
 }
 
 func millis(d time.Duration) *float64 {

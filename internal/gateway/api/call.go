@@ -1,0 +1,319 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"math/bits"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/perigee-llm/perigee/internal/gateway/api/body"
+	"github.com/perigee-llm/perigee/internal/gateway/api/sse"
+	"github.com/perigee-llm/perigee/internal/gateway/bucket"
+	"github.com/perigee-llm/perigee/internal/gateway/explain"
+	"github.com/perigee-llm/perigee/internal/gateway/load"
+	"github.com/perigee-llm/perigee/internal/gateway/policy"
+)
+
+// call is one completion request from its arrival to its end. It belongs to the handler's goroutine.
+type call struct {
+	s       *Server
+	w       http.ResponseWriter
+	r       *http.Request
+	path    string // of the endpoint, here and at the engine
+	started time.Time
+	id      string
+	key     uint64
+
+	body  []byte
+	facts body.Facts
+	patch body.Patch
+	model *Model
+	peak  load.Count
+	entry *explain.Entry // nil until the request was understood
+
+	exclude  []string
+	attempts int
+	picked   bucket.Selection // of the last attempt
+	reason   policy.Reason
+
+	status     int    // as sent, 0 until then
+	code       string // of our own error
+	ttft       time.Duration
+	sent       int64 // bytes of the answer's body
+	usage      sse.Usage
+	clientLeft bool
+	broken     bool // the answer broke off after its head was sent: the connection must not end cleanly
+}
+
+// statusClientLeft is what the log shows when the client left before an answer began; it is nginx's.
+const statusClientLeft = 499
+
+// completions returns the handler of a completion endpoint.
+func (s *Server) completions(kind body.Kind) http.Handler {
+	path := "/v1/completions"
+	if kind == body.Chat {
+		path = "/v1/chat/completions"
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := &call{s: s, w: w, r: r, path: path, started: time.Now(), id: requestID(r.Header)}
+		c.key = bits.RotateLeft64(s.Seed, 17) ^ s.requests.Add(1)*0x9e3779b97f4a7c15
+		s.active.Add(1)
+		defer s.active.Add(-1)
+		s.Metrics.Requests.WithLabelValues(path, methodLabel(r.Method)).Inc()
+		w.Header()[headerRequestID] = []string{c.id}
+		if e := c.prepare(kind); e != nil {
+			c.refuse(e)
+		} else {
+			c.run()
+		}
+		c.finish()
+		if c.broken {
+			panic(http.ErrAbortHandler) // the one way to end a connection so that the client sees it
+		}
+	})
+}
+
+// methodLabel keeps a client from inventing label values.
+func methodLabel(m string) string {
+	switch m {
+	case http.MethodGet, http.MethodPost, http.MethodHead, http.MethodPut, http.MethodDelete, http.MethodOptions, http.MethodPatch:
+		return m
+	}
+	return "other"
+}
+
+// prepare reads and understands the request. Nothing is held when it fails.
+func (c *call) prepare(kind body.Kind) *Error {
+	if c.r.Method != http.MethodPost {
+		c.w.Header().Set("Allow", http.MethodPost)
+		return errMethod
+	}
+	var e *Error
+	if c.body, e = c.readBody(); e != nil {
+		return e
+	}
+	facts, err := body.Scan(c.body, kind)
+	if err != nil {
+		if errors.Is(err, body.ErrTooLarge) {
+			return errBodyTooLarge
+		}
+		return badRequest(err.Error())
+	}
+	c.facts = facts
+	if c.model = c.s.models[string(facts.Model)]; c.model == nil {
+		return &Error{Status: http.StatusNotFound, Code: "model_not_found", Message: "this gateway does not serve the model that the request names"}
+	}
+	c.patch = body.NewPatch(c.body, &c.facts)
+	if e := c.guardFields(); e != nil {
+		return e
+	}
+	if e := c.applyContract(); e != nil {
+		return e
+	}
+	if out := facts.MaxOutput(); out.Known {
+		if out.N > math.MaxInt64-c.inputTokens() {
+			return badRequest("the requested output is beyond any model")
+		}
+		c.peak = load.Known(c.inputTokens() + out.N)
+	}
+	return nil
+}
+
+// guardFields refuses or takes out what a client may not set.
+func (c *call) guardFields() *Error {
+	if refused := c.facts.Keys() & c.s.Settings.Refused; refused != 0 {
+		k, _ := refused.First()
+		return badRequest("a client may not set " + k.String() + " here")
+	}
+	c.patch.RemoveAll(c.facts.Keys() & c.s.Settings.Stripped)
+	return nil
+}
+
+// applyContract holds the request to the operator's sampling rules.
+func (c *call) applyContract() *Error {
+	if c.model.Contract == nil {
+		return nil
+	}
+	v := c.model.Contract.Apply(c.body, &c.facts)
+	if v.Violations != 0 {
+		for k := range v.Violations.All() {
+			c.s.Metrics.SamplingRejections.WithLabelValues(k.String()).Inc()
+		}
+		k, _ := v.Violations.First()
+		return &Error{
+			Status: http.StatusBadRequest, Code: "sampling_contract_violation",
+			Message: "the operator does not allow this value of " + k.String(),
+		}
+	}
+	c.model.Contract.Inject(&c.patch, v)
+	return nil
+}
+
+// inputTokens is the length that buckets are matched by: a batch of prompts is as many sequences as it has prompts, each of
+// which must fit by itself, so the longest counts.
+func (c *call) inputTokens() int64 { return int64(max(c.facts.Prompt.Longest, 1)) }
+
+// run selects and dispatches until an answer has begun, the attempts are used up, or nothing is left to try.
+func (c *call) run() {
+	c.entry = c.s.Explain.Begin(explain.Facts{
+		Started: c.started, RequestID: c.id, Route: c.path, Model: c.model.ID, Stream: c.facts.Stream,
+		InputTokens: c.inputTokens(), InputExact: c.facts.Prompt.Exact, PeakTokens: c.peak,
+	})
+	var last *failure
+	for c.attempts = 1; ; c.attempts++ {
+		sel, err := c.selectEngines()
+		if err != nil {
+			if last != nil { // without the engines that failed nothing is left: they are the cause
+				c.refuse(last.answer)
+				return
+			}
+			if isFault(err) {
+				c.s.Log.Error("selection stopped", "model", c.model.ID, "request_id", c.id, "err", err)
+			}
+			c.refuse(selectionError(err))
+			return
+		}
+		c.picked = sel
+		if last = c.dispatch(sel); last == nil {
+			c.entry.Outcome("answered")
+			return
+		}
+		c.entry.Outcome(last.what)
+		if !last.again || c.attempts >= c.s.Settings.MaxAttempts {
+			c.refuse(last.answer)
+			return
+		}
+		if last.exclude != "" {
+			c.exclude = append(c.exclude, last.exclude)
+		}
+		c.s.Metrics.Attempts.WithLabelValues(last.answer.Code).Inc()
+		c.s.Log.Info("new attempt", "request_id", c.id, "model", c.model.ID, "attempt", c.attempts+1, "failed", last.exclude, "because", last.what)
+	}
+}
+
+// selectEngines makes one whole selection.
+func (c *call) selectEngines() (bucket.Selection, error) {
+	now := time.Now()
+	view := c.s.Registry.View()
+	req := bucket.Request{
+		Key: c.key + uint64(c.attempts), Now: now,
+		InputTokens: c.inputTokens(), PeakTokens: c.peak, Exclude: c.exclude,
+	}
+	var tries []bucket.Try
+	sel, err := c.entry.Attempt(now, func(t *bucket.Trace) (bucket.Selection, error) {
+		req.Trace = t
+		sel, err := c.model.Resolver.Select(c.r.Context(), view, &req)
+		tries = t.Tries()
+		return sel, err
+	})
+	c.s.Metrics.SelectionSeconds.Observe(time.Since(now).Seconds())
+	for i := range tries {
+		if t := &tries[i]; t.Err != nil {
+			c.s.Metrics.SelectionFailures.WithLabelValues(t.Policy, t.Err.Class.String()).Inc()
+		} else {
+			c.s.Metrics.Decisions.WithLabelValues(t.Policy, string(t.Pick.Reason)).Inc()
+		}
+	}
+	return sel, err
+}
+
+// refuse answers with an error of our own, unless the client has left or an answer has begun.
+func (c *call) refuse(e *Error) {
+	if c.status != 0 {
+		return
+	}
+	if c.r.Context().Err() != nil {
+		c.clientLeft = true
+		return
+	}
+	c.status, c.code = e.Status, e.Code
+	c.s.Metrics.Refused.WithLabelValues(e.Code).Inc()
+	e.write(c.w)
+}
+
+// finish takes down how the request ended.
+func (c *call) finish() {
+	took := time.Since(c.started)
+	if c.status == 0 {
+		c.status = statusClientLeft
+	}
+	m := c.s.Metrics
+	m.Responses.WithLabelValues(c.path, methodLabel(c.r.Method), strconv.Itoa(c.status)).Inc()
+	if c.model != nil {
+		m.Duration.WithLabelValues(c.model.ID).Observe(took.Seconds())
+		addKnown(m.Prompt.WithLabelValues(c.model.ID), c.usage.Prompt)
+		addKnown(m.Cached.WithLabelValues(c.model.ID), c.usage.Cached)
+		addKnown(m.Completion.WithLabelValues(c.model.ID), c.usage.Completion)
+	}
+	if c.entry != nil {
+		c.entry.Finish(explain.End{
+			Status: c.status, Code: c.code, TTFT: c.ttft, Duration: took,
+			PromptTokens: count(c.usage.Prompt), CachedTokens: count(c.usage.Cached), CompletionTokens: count(c.usage.Completion),
+		})
+	}
+	c.logAccess(took)
+}
+
+func (c *call) logAccess(took time.Duration) {
+	if c.s.Access == nil {
+		return
+	}
+	attrs := make([]slog.Attr, 0, 20)
+	attrs = append(attrs,
+		slog.String("request_id", c.id), slog.String("method", c.r.Method), slog.String("path", c.path),
+		slog.Int("status", c.status), slog.Float64("duration_ms", float64(took.Microseconds())/1000),
+		slog.Int64("sent_bytes", c.sent))
+	if c.code != "" {
+		attrs = append(attrs, slog.String("error_code", c.code))
+	}
+	if c.model != nil {
+		attrs = append(attrs, slog.String("model", c.model.ID), slog.Bool("stream", c.facts.Stream),
+			slog.Int64("input_tokens", c.inputTokens()), slog.Bool("input_exact", c.facts.Prompt.Exact), slog.Int("attempts", c.attempts))
+	}
+	if b := c.picked.Bucket; b != nil {
+		attrs = append(attrs, slog.String("bucket", b.ID()), slog.String("worker", workersOf(&c.picked)))
+	}
+	if c.ttft > 0 {
+		attrs = append(attrs, slog.Float64("ttft_ms", float64(c.ttft.Microseconds())/1000))
+	}
+	for _, u := range []struct {
+		name  string
+		count sse.Count
+	}{{"prompt_tokens", c.usage.Prompt}, {"cached_tokens", c.usage.Cached}, {"completion_tokens", c.usage.Completion}} {
+		if u.count.Known {
+			attrs = append(attrs, slog.Int64(u.name, u.count.N))
+		}
+	}
+	if c.clientLeft {
+		attrs = append(attrs, slog.Bool("client_left", true))
+	}
+	if c.broken {
+		attrs = append(attrs, slog.Bool("broken", true))
+	}
+	c.s.Access.LogAttrs(context.Background(), slog.LevelInfo, "request", attrs...)
+}
+
+func workersOf(s *bucket.Selection) string {
+	if s.PD() {
+		return strings.Join([]string{s.Prefill.Engine.ID, s.Decode.Engine.ID}, ">")
+	}
+	return s.Plain.Engine.ID
+}
+
+func count(n sse.Count) load.Count {
+	if !n.Known {
+		return load.Count{}
+	}
+	return load.Known(n.N)
+}
+
+func addKnown(c interface{ Add(float64) }, n sse.Count) {
+	if n.Known {
+		c.Add(float64(n.N))
+	}
+}

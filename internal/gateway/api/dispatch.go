@@ -1,0 +1,78 @@
+package api
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/perigee-llm/perigee/internal/gateway/api/body"
+	"github.com/perigee-llm/perigee/internal/gateway/bucket"
+	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+)
+
+// dispatch sends the request to the selected engines and passes the answer on. It returns nil once an answer has begun or the
+// client has left.
+func (c *call) dispatch(sel bucket.Selection) *failure {
+	if sel.PD() {
+		return c.dispatchPair(sel)
+	}
+	return c.dispatchPlain(sel.Plain.Engine)
+}
+
+func (c *call) dispatchPlain(w *fleet.Worker) *failure {
+	l, f := c.s.begin(c.r.Context(), w, c.model.ID, fleet.Plain, int64(c.facts.Prompt.Total))
+	if f != nil {
+		return f
+	}
+	patch := c.patch
+	l.rid = c.engineRequestID(w, &patch)
+	resp, err := l.send(c.path, engineHeader(c.r.Header, c.id, c.facts.Stream), patch.Pieces(nil), patch.Len(), c.s.Settings.RequestTimeout)
+	if err != nil {
+		return c.noAnswer(l, err)
+	}
+	return c.pass(l, resp)
+}
+
+// engineRequestID returns the id by which the engine can abort the request, and puts it into the body where the client gave
+// none. Only SGLang aborts by an id. It matches ids by their beginning, so one id must stand for one sequence.
+func (c *call) engineRequestID(w *fleet.Worker, patch *body.Patch) string {
+	if w.Kind != fleet.SGLang || c.facts.FanOut || c.facts.Prompt.Count > 1 {
+		return ""
+	}
+	if c.facts.Has(body.RID) && !c.s.Settings.Stripped.Has(body.RID) {
+		return string(c.facts.RID)
+	}
+	rid := randomHex()
+	patch.Set(body.RID, body.Quote(rid))
+	return rid
+}
+
+// noAnswer ends a leg that got no answer's head.
+func (c *call) noAnswer(l *leg, err error) *failure {
+	outcome, label, f := l.blame(c.r.Context(), err)
+	l.end(outcome, label)
+	if c.leftBefore(l) {
+		return nil
+	}
+	return f
+}
+
+// leftBefore notes that the client has left, if it has, and has the engine forget the request.
+func (c *call) leftBefore(l *leg) bool {
+	if c.r.Context().Err() == nil {
+		return false
+	}
+	c.clientLeft = true
+	c.s.aborts.send(l.worker, l.rid, c.r.Header)
+	return true
+}
+
+// send writes a part of the answer's body to the client, which may stall only so long.
+func (c *call) send(p []byte, rc *http.ResponseController, deadline *time.Time) error {
+	if now := time.Now(); deadline.Sub(now) < c.s.Settings.ClientStall*7/8 { // moving it for each part would cost more than the write
+		*deadline = now.Add(c.s.Settings.ClientStall)
+		_ = rc.SetWriteDeadline(*deadline)
+	}
+	n, err := c.w.Write(p)
+	c.sent += int64(n)
+	return err
+}

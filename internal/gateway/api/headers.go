@@ -1,0 +1,71 @@
+package api
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"net/http"
+	"strings"
+)
+
+const headerRequestID = "X-Request-Id"
+
+// maxRequestID bounds the request id that a client may choose, in bytes: longer than any trace id, short enough for a log line.
+const maxRequestID = 128
+
+// requestID returns the client's request id if it is short and printable, otherwise a new one.
+func requestID(h http.Header) string {
+	if id := h.Get(headerRequestID); id != "" && len(id) <= maxRequestID && visible(id) {
+		return id
+	}
+	return randomHex()
+}
+
+func visible(s string) bool {
+	for i := range len(s) {
+		if s[i] < 0x21 || s[i] > 0x7e {
+			return false
+		}
+	}
+	return true
+}
+
+// randomHex returns 128 random bits as 32 hexadecimal digits.
+func randomHex() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails: it ends the program where there is no randomness
+	return hex.EncodeToString(b[:])
+}
+
+// forwarded tells whether a request header goes on to the engines. The name is canonical. Everything else stays here: cookies and
+// session headers are not the engines' business, and hop-by-hop headers are not ours to pass on.
+func forwarded(name string) bool {
+	switch name {
+	case "Authorization", "X-Correlation-Id", "Traceparent", "Tracestate":
+		return true
+	}
+	return strings.HasPrefix(name, headerRequestID+"-") || strings.HasPrefix(name, "X-Sgl-")
+}
+
+// engineHeader returns the headers of a request to an engine.
+func engineHeader(client http.Header, requestID string, stream bool) http.Header {
+	h := make(http.Header, 8)
+	for name, values := range client {
+		if forwarded(name) {
+			h[name] = values
+		}
+	}
+	h[headerRequestID] = []string{requestID}
+	h["Content-Type"] = jsonType
+	h["User-Agent"] = userAgent
+	if stream {
+		h["Accept"] = eventStream
+	}
+	return h
+}
+
+// Values that are shared by all requests; net/http only reads them.
+var (
+	jsonType    = []string{"application/json"}
+	eventStream = []string{"text/event-stream"}
+	userAgent   = []string{"perigee"}
+)

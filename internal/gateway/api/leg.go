@@ -1,0 +1,168 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+	"github.com/perigee-llm/perigee/internal/gateway/load"
+)
+
+// failure is an attempt in which no answer to the client began.
+type failure struct {
+	answer  *Error // what the client gets if nothing else is tried
+	what    string // for the decision log
+	again   bool   // nothing of an answer has come, so another engine may be tried
+	exclude string // the engine that must not be tried again; empty: nothing was learned of it
+}
+
+// The causes for which a leg's context is cancelled by us.
+var (
+	causeTimeout = errors.New("time-out")
+	causeStale   = errors.New("stale request")
+	causeOther   = errors.New("the other half of the pair failed")
+)
+
+// leg is one request to one engine: its guard in the accounts, its claim on the breaker, its clock. Whoever began it ends it.
+type leg struct {
+	s      *Server
+	worker *fleet.Worker
+	model  string
+	mode   string // plain, prefill, decode
+
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	guard  *load.Guard
+	ticket fleet.Ticket
+	clock  *time.Timer // cancels with causeTimeout
+	rid    string      // by which the engine can abort it; empty: it cannot
+
+	// Written by the transport's goroutines.
+	answered atomic.Bool // a byte of an answer came
+	reused   atomic.Bool // it went over a connection that had been used before
+}
+
+// begin takes the accounts and the breaker's claim for one dispatch. It fails when the breaker closed the door meanwhile.
+func (s *Server) begin(parent context.Context, w *fleet.Worker, model string, stage fleet.Stage, tokens int64) (*leg, *failure) {
+	now := time.Now()
+	ticket, ok := s.Registry.Claim(w, now)
+	if !ok {
+		s.Metrics.WorkerRequests.WithLabelValues(w.ID, model, stage.String(), "error").Inc()
+		return nil, &failure{answer: errBreakerOpen, what: "breaker open", again: true, exclude: w.ID}
+	}
+	l := &leg{s: s, worker: w, model: model, mode: stage.String(), ticket: ticket}
+	l.ctx, l.cancel = context.WithCancelCause(parent)
+	account := load.StagePrefill
+	if stage == fleet.Decode {
+		account = load.StageDecode
+	}
+	l.guard = s.Tracker.Acquire(w.Load, now, account, tokens, func() { l.cancel(causeStale) })
+	return l, nil
+}
+
+// end gives everything back and says what became of the dispatch.
+func (l *leg) end(o fleet.Outcome, label string) {
+	if l.clock != nil {
+		l.clock.Stop()
+	}
+	l.cancel(nil)
+	l.guard.Release()
+	l.s.Registry.Done(l.ticket, o, time.Now())
+	l.s.Metrics.WorkerRequests.WithLabelValues(l.worker.ID, l.model, l.mode, label).Inc()
+}
+
+// send posts the body and returns the engine's answer once its head is there, within the limit. On an error the leg has not ended.
+func (l *leg) send(path string, header http.Header, pieces [][]byte, length int, limit time.Duration) (*http.Response, error) {
+	l.clock = time.AfterFunc(limit, func() { l.cancel(causeTimeout) })
+	trace := &httptrace.ClientTrace{
+		GotConn:              func(i httptrace.GotConnInfo) { l.reused.Store(i.Reused) },
+		GotFirstResponseByte: func() { l.answered.Store(true) },
+	}
+	req := (&http.Request{
+		Method: http.MethodPost, URL: engineURL(l.worker.URL, path), Header: header, ContentLength: int64(length),
+		Body:    newBodyReader(pieces),
+		GetBody: func() (io.ReadCloser, error) { return newBodyReader(pieces), nil },
+	}).WithContext(httptrace.WithClientTrace(l.ctx, trace))
+	return l.s.Engines.RoundTrip(req)
+}
+
+// blame says what an error before the end of an answer means: for the engine's breaker, for the metrics, and for the client.
+func (l *leg) blame(client context.Context, err error) (fleet.Outcome, string, *failure) {
+	id := l.worker.ID
+	switch {
+	case client.Err() != nil:
+		return fleet.Cancelled, "cancelled", &failure{answer: errInternal, what: "the client left"}
+	case context.Cause(l.ctx) == causeStale:
+		return fleet.Cancelled, "cancelled", &failure{answer: errStale, what: "outlived the stale time-out"}
+	case context.Cause(l.ctx) == causeOther:
+		return fleet.Cancelled, "cancelled", &failure{answer: errInternal, what: "the other half of the pair failed"}
+	case context.Cause(l.ctx) == causeTimeout:
+		return fleet.Failure, "error", &failure{answer: errTimeout, what: "no answer in time", exclude: id}
+	case l.answered.Load():
+		return fleet.Failure, "error", &failure{answer: errBadAnswer, what: "unreadable answer: " + err.Error(), exclude: id}
+	case l.reused.Load():
+		// A kept connection that the engine closed says nothing of the engine: it may have been restarted, or its
+		// keep-alive ran out as we wrote. The next attempt may go there again, over a new connection that will tell.
+		return fleet.Cancelled, "error", &failure{answer: errUnreachable, what: "a kept connection was closed: " + err.Error(), again: true}
+	}
+	return fleet.Failure, "error", &failure{answer: errUnreachable, what: "no connection: " + err.Error(), again: true, exclude: id}
+}
+
+// judge says what an answer's status means for the breaker and for the metrics.
+func judge(status int) (fleet.Outcome, string) {
+	switch {
+	case status == http.StatusServiceUnavailable, status == http.StatusTooManyRequests:
+		return fleet.Neutral, "backpressure"
+	case status >= 500:
+		return fleet.Failure, "error"
+	case status >= 400:
+		return fleet.Success, "client_error"
+	case status >= 200 && status < 300:
+		return fleet.Success, "success"
+	}
+	return fleet.Success, "error" // an engine that redirects is alive, but of no use
+}
+
+// engineURL joins a worker's base, which was checked when it registered, and a path.
+func engineURL(base, path string) *url.URL {
+	scheme, rest, _ := strings.Cut(base, "://")
+	host, prefix, _ := strings.Cut(rest, "/")
+	if prefix != "" {
+		path = "/" + strings.TrimSuffix(prefix, "/") + path
+	}
+	return &url.URL{Scheme: scheme, Host: host, Path: path}
+}
+
+// bodyReader reads a body that is in pieces, which it neither owns nor changes.
+type bodyReader struct {
+	pieces [][]byte
+	off    int // into the first piece
+}
+
+func newBodyReader(pieces [][]byte) *bodyReader { return &bodyReader{pieces: pieces} }
+
+// Read implements io.Reader.
+func (b *bodyReader) Read(p []byte) (int, error) {
+	n := 0
+	for n < len(p) && len(b.pieces) > 0 {
+		k := copy(p[n:], b.pieces[0][b.off:])
+		n, b.off = n+k, b.off+k
+		if b.off == len(b.pieces[0]) {
+			b.pieces, b.off = b.pieces[1:], 0
+		}
+	}
+	if n == 0 && len(p) > 0 {
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// Close implements io.Closer.
+func (b *bodyReader) Close() error { return nil }

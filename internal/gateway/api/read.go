@@ -1,0 +1,59 @@
+package api
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"time"
+)
+
+// firstRead bounds what is allocated on the word of a Content-Length, in bytes; beyond it the buffer grows with what comes.
+const firstRead = 1 << 20
+
+// readBody reads the whole body within the limits on its size and on the sender's silence. A sender that sends a little now
+// and then has as long as an engine would have for its answer.
+func (c *call) readBody() ([]byte, *Error) {
+	limit := c.s.Settings.MaxBody
+	if c.r.ContentLength > limit {
+		return nil, errBodyTooLarge // net/http closes the connection rather than reading it all
+	}
+	rc := http.NewResponseController(c.w)
+	defer func() { _ = rc.SetReadDeadline(time.Time{}) }() // from here on a read only notices that the client leaves
+	in := http.MaxBytesReader(c.w, c.r.Body, limit)
+	buf := make([]byte, 0, max(512, min(c.r.ContentLength+1, firstRead)))
+	end := c.started.Add(c.s.Settings.RequestTimeout)
+	for {
+		if len(buf) == cap(buf) {
+			buf = append(buf, 0)[:len(buf)]
+		}
+		_ = rc.SetReadDeadline(earlier(time.Now().Add(c.s.Settings.BodyStall), end))
+		n, err := in.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		switch {
+		case err == nil:
+			continue
+		case errors.Is(err, io.EOF):
+			return buf, nil
+		}
+		return nil, bodyError(err)
+	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+func bodyError(err error) *Error {
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return errBodyTooLarge
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return errBodyStalled
+	}
+	return badRequest("the request body broke off")
+}

@@ -1,0 +1,187 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/perigee-llm/perigee/internal/gateway/api/body"
+	"github.com/perigee-llm/perigee/internal/gateway/bucket"
+	"github.com/perigee-llm/perigee/internal/gateway/explain"
+	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+	"github.com/perigee-llm/perigee/internal/gateway/load"
+	"github.com/perigee-llm/perigee/internal/telemetry"
+)
+
+// Model is one model that the gateway serves.
+type Model struct {
+	// ID is the base model's id; Aliases are its other names.
+	ID      string
+	Aliases []string
+	// Resolver holds its buckets.
+	Resolver *bucket.Resolver
+	// Contract are the operator's sampling rules; nil: none.
+	Contract *body.Contract
+}
+
+// Settings are the limits of the request path. Every field must be set.
+type Settings struct {
+	// MaxBody is the longest request body, in bytes.
+	MaxBody int64
+	// MaxAttempts is how many engines a request may be tried on in all.
+	MaxAttempts int
+	// RequestTimeout bounds an engine's whole answer that is not streamed, and the wait for the headers of one that is.
+	RequestTimeout time.Duration
+	// StreamIdle bounds an engine's silence within a stream.
+	StreamIdle time.Duration
+	// Stale bounds the whole life of a request; then the janitor gives it up.
+	Stale time.Duration
+	// BodyStall bounds a client's silence while it sends a body.
+	BodyStall time.Duration
+	// ClientStall bounds how long a client may read nothing while there is something for it.
+	ClientStall time.Duration
+	// Refused are the fields that a client may not set: a request with one gets a 400. Stripped are those that are taken out.
+	Refused, Stripped body.Keys
+	// PublicMetrics and PublicFlush put /metrics and /flush_cache on the public handler too.
+	PublicMetrics, PublicFlush bool
+}
+
+// Default settings that no configuration key sets.
+const (
+	// DefaultBodyStall: a client on a poor line still sends something every half minute; one that does not holds a
+	// connection and its buffer for nothing.
+	DefaultBodyStall = 30 * time.Second
+	// DefaultClientStall is sgl-router's: long enough for a laptop that changes its network.
+	DefaultClientStall = 120 * time.Second
+)
+
+// Options are what a Server works with.
+type Options struct {
+	Models   []*Model
+	Registry *fleet.Registry
+	Tracker  *load.Tracker
+	// Engines sends requests to engines. The server does not close it.
+	Engines  http.RoundTripper
+	Settings Settings
+	Metrics  *telemetry.Metrics
+	Explain  *explain.Log
+	Log      *slog.Logger
+	// Access gets one record for each request; nil: none.
+	Access *slog.Logger
+	// Seed starts the random choices: with the same seed and the same order of arrival, selection repeats.
+	Seed uint64
+}
+
+// Server is the request path. Make one with [New]; Close it when its listeners are closed.
+type Server struct {
+	Options
+	models  map[string]*Model // by id and alias
+	order   []*Model
+	created int64 // Unix seconds, for the model list
+
+	draining atomic.Bool
+	requests atomic.Uint64 // ever, for the keys of random choices
+	active   atomic.Int64  // under way
+
+	aborts aborter
+	stop   context.CancelFunc
+	wg     sync.WaitGroup
+}
+
+// New returns a server and starts its janitor.
+func New(o Options) (*Server, error) {
+	s := &Server{Options: o, models: map[string]*Model{}, order: o.Models, created: time.Now().Unix()}
+	for _, m := range o.Models {
+		for _, name := range append([]string{m.ID}, m.Aliases...) {
+			if s.models[name] != nil {
+				return nil, errors.New("two models are called " + name)
+			}
+			s.models[name] = m
+		}
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	s.aborts.start(ctx, s)
+	s.wg.Go(func() { s.janitor(ctx) })
+	o.Metrics.Registry().MustRegister(newCollector(s))
+	return s, nil
+}
+
+// Close stops the janitor and drops the aborts that were not sent yet. It waits for both, not for requests.
+func (s *Server) Close() {
+	s.stop()
+	s.wg.Wait()
+}
+
+// Drain makes the server not ready, so that load balancers stop sending; it goes on serving.
+func (s *Server) Drain() { s.draining.Store(true) }
+
+// Active returns the requests under way.
+func (s *Server) Active() int64 { return s.active.Load() }
+
+// Public returns the handler of the public listener.
+func (s *Server) Public() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/v1/chat/completions", s.completions(body.Chat))
+	mux.Handle("/v1/completions", s.completions(body.Completion))
+	mux.HandleFunc("/v1/models", s.only(http.MethodGet, s.listModels))
+	mux.HandleFunc("/healthz", s.only(http.MethodGet, s.healthz))
+	mux.HandleFunc("/readyz", s.only(http.MethodGet, s.readyz))
+	if s.Settings.PublicMetrics {
+		mux.Handle("/metrics", s.metricsHandler())
+	}
+	if s.Settings.PublicFlush {
+		mux.HandleFunc("/flush_cache", s.only(http.MethodPost, s.flushCache))
+	}
+	mux.HandleFunc("/", notFound)
+	return mux
+}
+
+// Admin returns the handler of the admin listener.
+func (s *Server) Admin() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", s.metricsHandler())
+	mux.HandleFunc("/flush_cache", s.only(http.MethodPost, s.flushCache))
+	mux.HandleFunc("/debug/decisions", s.only(http.MethodGet, s.decisions))
+	mux.HandleFunc("/debug/workers", s.only(http.MethodGet, s.workers))
+	mux.HandleFunc("/healthz", s.only(http.MethodGet, s.healthz))
+	mux.HandleFunc("/readyz", s.only(http.MethodGet, s.readyz))
+	mux.HandleFunc("/", notFound)
+	return mux
+}
+
+// only answers 405 to other methods; HEAD counts as GET.
+func (s *Server) only(method string, h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == method || (method == http.MethodGet && r.Method == http.MethodHead) {
+			h(w, r)
+			return
+		}
+		w.Header().Set("Allow", method)
+		errMethod.write(w)
+	}
+}
+
+func notFound(w http.ResponseWriter, _ *http.Request) { errNotFound.write(w) }
+
+// janitor gives up requests that outlived the stale time-out, ten times within it, at most once a second and at least once a
+// minute: the reference's rhythm, which lets nothing live much longer than it may.
+func (s *Server) janitor(ctx context.Context) {
+	t := time.NewTicker(min(max(s.Settings.Stale/10, time.Second), time.Minute))
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-t.C:
+			if n := s.Tracker.Expire(now, s.Settings.Stale); n > 0 {
+				s.Metrics.Stale.WithLabelValues("expired").Add(float64(n))
+				s.Log.Warn("requests outlived the stale time-out and were given up", "guards", n, "after", s.Settings.Stale)
+			}
+		}
+	}
+}
