@@ -20,13 +20,9 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/load"
 )
 
-var (
-	// ErrNoLoad means that the engine answered, but its answer speaks of no rank: its statistics are switched off, or the
-	// kind has no load to read.
-	ErrNoLoad = errors.New("no load in the answer")
-	// ErrIncomplete means that fewer ranks answered than the engine has. Nothing was observed.
-	ErrIncomplete = errors.New("ranks are missing in the answer")
-)
+// ErrNoLoad means that the engine answered, but its answer speaks of no rank: its statistics are switched off, or the kind
+// has no load to read.
+var ErrNoLoad = errors.New("no load in the answer")
 
 // maxBody bounds one answer, in bytes: a vLLM page has 55 KiB for one rank, of which the per-rank part is nearly all, so
 // this holds more than a hundred ranks in one page. SGLang's answer is far smaller.
@@ -57,20 +53,18 @@ func (a *Answer) reset() { *a = Answer{Ranks: a.Ranks[:0]} }
 // RankCount is how many ranks the engine has as far as this answer tells.
 func (a *Answer) RankCount() int { return max(a.Expected, len(a.Ranks)) }
 
-// Observe gives the answer to the engine's record, where expected ranks are known to be there (0: it is not known). It
-// returns [ErrIncomplete] and observes nothing if some of them are missing: half an answer would pair new figures of one
-// rank with old ones of another.
+// Complete tells whether all ranks answered, where expected are known to be there (0: it is not known).
+func (a *Answer) Complete(expected int) bool { return len(a.Ranks) >= max(expected, a.Expected) }
+
+// Observe gives the answer to the engine's record. Ask Complete before: half an answer would pair new figures of one rank
+// with old ones of another.
 //
 // Ranks are observed by their place in the order of their numbers: of an engine that shows only rank 3, because the
 // others have their own URLs, rank 3 is all there is.
-func (a *Answer) Observe(e *load.Engine, expected int) error {
-	if len(a.Ranks) < max(expected, a.Expected) {
-		return ErrIncomplete
-	}
+func (a *Answer) Observe(e *load.Engine) {
 	for i := range a.Ranks {
 		e.Observe(i, a.Ranks[i].Report)
 	}
-	return nil
 }
 
 // RestartedSince tells whether the engine certainly restarted between the earlier answer and this one: its process began
