@@ -161,11 +161,7 @@ func (d *decoder) compareNames(models []Model) {
 	}
 	for i := range models {
 		for j, alias := range models[i].Aliases {
-			at := index("models", i) + ".aliases"
-			if d.clean(at) { // else the indices of the list have moved
-				at = index(at, j)
-			}
-			claim(at, alias)
+			claim(d.item(index("models", i)+".aliases", j), alias)
 		}
 	}
 }

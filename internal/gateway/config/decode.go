@@ -26,12 +26,13 @@ type decoder struct {
 	flags  map[*node]string  // the flag that a node was made from
 	flagOf map[string]string // the flag that would set a path, when there is no file
 	at     map[string]*node  // path → the node that was written for it
+	items  map[string][]int  // list path → the place in the list of each item that was kept
 	bad    map[string]bool   // paths that already have a fault: what depends on them is not judged again
 	faults Faults
 }
 
 func newDecoder(file string) *decoder {
-	return &decoder{file: file, flags: map[*node]string{}, at: map[string]*node{}, bad: map[string]bool{}}
+	return &decoder{file: file, flags: map[*node]string{}, at: map[string]*node{}, items: map[string][]int{}, bad: map[string]bool{}}
 }
 
 func index(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
@@ -69,8 +70,11 @@ func (d *decoder) ok(paths ...string) bool {
 			}
 		}
 	}
-	return true
+	return !d.bad[""]
 }
+
+// item is the path of the k-th item that was kept of the list at path.
+func (d *decoder) item(path string, k int) string { return index(path, d.items[path][k]) }
 
 // parent cuts the last step off a path.
 func parent(path string) string {
@@ -143,6 +147,9 @@ func describe(n *node) string {
 	case "!!bool":
 		return n.Value + " is true or false"
 	case "!!int", "!!float":
+		if _, err := strconv.ParseInt(n.Value, 10, 64); errors.Is(err, strconv.ErrRange) {
+			return n.Value + " is too large"
+		}
 		return n.Value + " is a number"
 	case "!!timestamp":
 		return n.Value + " is a date"
@@ -164,6 +171,8 @@ func (d *decoder) plain(path string, n *node) bool {
 		d.fault(path, n, classValue, "has the anchor "+quote(n.Anchor), "remove it and write values out: anchors and aliases are not supported")
 	case n.Kind == scalarNode && n.ShortTag() == "!!null":
 		d.fault(path, n, classValue, "has no value", "give it one, or remove the key")
+	case n.Kind == mappingNode && n.ShortTag() != "!!map", n.Kind == listNode && n.ShortTag() != "!!seq":
+		d.fault(path, n, classValue, "has the tag "+n.ShortTag(), "remove the tag")
 	default:
 		return true
 	}
@@ -268,8 +277,20 @@ func (d *decoder) unknown(at string, key *node, fields []field, other func(strin
 			keys = append(keys, f.key)
 		}
 		what, cure = "is not a known key", meant(key.Value, keys)
+		if now := renamed[key.Value]; now != "" && slices.Contains(keys, strings.Fields(now)[0]) {
+			cure = "write " + now + " here"
+		}
 	}
 	d.fault(at, key, classValue, what, cure)
+}
+
+// renamed leads from the words of the design that the gateway follows to the keys that say the same here. The first word of each is a
+// key; where it does not exist, the hint would mislead and is left out.
+var renamed = map[string]string{
+	"worker_ids": "workers",
+	"type":       "name",
+	"groups":     "plain or pd",
+	"limits":     "min_input_tokens and max_input_tokens",
 }
 
 func keyList(fields []field) string {

@@ -13,3 +13,5 @@
 // The Config that Parse and Flags.Config return is complete: defaults are filled in and each group carries its own policy and
 // admission. It is plain data; share it freely as long as nobody writes to it.
 package config
+
+//go:generate go run ./gendoc ../../../docs/configuration.md

@@ -68,10 +68,7 @@ func (d *decoder) compareGroup(path string, g *Group, workers map[string]*Worker
 		return
 	}
 	for k, id := range g.Workers {
-		at := path + ".workers"
-		if d.clean(at) { // else the indices of the list have moved
-			at = index(at, k)
-		}
+		at := d.item(path+".workers", k)
 		w := workers[id]
 		switch {
 		case w == nil && d.clean("discovery"):

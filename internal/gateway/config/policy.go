@@ -110,7 +110,7 @@ func (v policyValue) decode(d *decoder, path string, n *node) {
 
 // name tells whether n names a policy that the stage can use.
 func (v policyValue) name(d *decoder, path string, n *node) bool {
-	s, ok := d.scalar(path, n, "text", "!!str")
+	s, ok := d.scalar(path, n, "a policy's name, or a mapping with name", "!!str")
 	if !ok {
 		return false
 	}

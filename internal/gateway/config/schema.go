@@ -123,7 +123,7 @@ func (g group) fields() []field {
 		{key: "policy", val: policyOf(&g.Policy, g.decode), doc: "How one engine is picked: a name, or a mapping of `name` and settings. The model's when not given."},
 		{key: "workers", val: words(&g.Workers, "text", checkName, true),
 			doc: "The discovery ids of the group's engines (of a static engine: its `id`, else its URL exactly as written). Not given: every engine of the model and stage. `[]`: none."},
-		{key: "admission", val: sub(&g.Admission), doc: "Caps on each engine of the group; an engine at a cap is refused and the next bucket is tried."},
+		{key: "admission", val: sub(&g.Admission), doc: "Caps on each engine of the group, with the keys of `models[].admission`; an engine at a cap is refused and the next bucket is tried."},
 	}
 }
 

@@ -330,6 +330,7 @@ func (v wordsValue) decode(d *decoder, path string, n *node) {
 			continue
 		}
 		out = append(out, s)
+		d.items[path] = append(d.items[path], i)
 	}
 	*v.p = out
 }
@@ -386,7 +387,7 @@ func (v recordsValue[T]) decode(d *decoder, path string, n *node) {
 		return
 	}
 	if len(items) == 0 {
-		d.fault(path, n, classValue, "the list is empty", "write at least one, or remove the key where it may be left out")
+		d.fault(path, n, classValue, "the list is empty", "write at least one")
 		return
 	}
 	out := make([]T, len(items))
