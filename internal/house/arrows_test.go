@@ -27,7 +27,12 @@ var arrows = map[string][]string{
 	"internal/gateway/fleet/ask":        {},
 	"internal/gateway/load/source":      {"internal/gateway/fleet", "internal/gateway/load", "internal/gateway/fleet/ask"},
 	"internal/gateway/fleet/introspect": {"internal/gateway/fleet", "internal/gateway/load", "internal/gateway/fleet/ask"},
-	"internal/gateway/config":           {"internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load"}, // their limits and names
+	// The keeper owns the fleet in time: it introduces engines, polls them and publishes views of them.
+	"internal/gateway/fleet/keeper": {
+		"internal/gateway/fleet", "internal/gateway/load", "internal/gateway/fleet/ask", "internal/gateway/fleet/introspect", "internal/gateway/load/source",
+	},
+	"internal/gateway/config":        {"internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load"}, // their limits and names
+	"internal/gateway/config/gendoc": {"internal/gateway/config"},                                                    // writes the reference in docs/
 	"internal/gateway/api": {
 		"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load",
 		"internal/gateway/api/body", "internal/gateway/api/body/lex", "internal/gateway/api/sse", "internal/gateway/explain",
