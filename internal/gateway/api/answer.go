@@ -189,7 +189,7 @@ func (c *call) whole(l *leg, resp *http.Response) *failure {
 
 // brokeOff ends the leg of an answer whose head came and whose body did not.
 func (c *call) brokeOff(l *leg, resp *http.Response, err error) *failure {
-	outcome, label, f := l.blame(c.r.Context(), err)
+	outcome, label, f := l.blame(err)
 	l.end(outcome, label)
 	if c.leftBefore(l) {
 		return nil
@@ -236,7 +236,7 @@ func (c *call) long(l *leg, resp *http.Response, have []byte) {
 		outcome, label = fleet.Cancelled, "cancelled"
 		c.clientLeft = true
 	case endBroken:
-		outcome, label, _ = l.blame(c.r.Context(), err)
+		outcome, label, _ = l.blame(err)
 	}
 	c.broken = end != endClean
 	l.end(outcome, label)

@@ -48,7 +48,7 @@ func (c *call) engineRequestID(w *fleet.Worker, patch *body.Patch) string {
 
 // noAnswer ends a leg that got no answer's head.
 func (c *call) noAnswer(l *leg, err error) *failure {
-	outcome, label, f := l.blame(c.r.Context(), err)
+	outcome, label, f := l.blame(err)
 	l.end(outcome, label)
 	if c.leftBefore(l) {
 		return nil

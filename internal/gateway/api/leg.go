@@ -37,6 +37,7 @@ type leg struct {
 	model  string
 	mode   string // plain, prefill, decode
 
+	parent context.Context // ends when the client leaves, or never
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	guard  *load.Guard
@@ -57,7 +58,7 @@ func (s *Server) begin(parent context.Context, w *fleet.Worker, model string, st
 		s.Metrics.WorkerRequests.WithLabelValues(w.ID, model, stage.String(), "error").Inc()
 		return nil, &failure{answer: errBreakerOpen, what: "breaker open", again: true, exclude: w.ID}
 	}
-	l := &leg{s: s, worker: w, model: model, mode: stage.String(), ticket: ticket}
+	l := &leg{s: s, worker: w, model: model, mode: stage.String(), ticket: ticket, parent: parent}
 	l.ctx, l.cancel = context.WithCancelCause(parent)
 	account := load.StagePrefill
 	if stage == fleet.Decode {
@@ -94,17 +95,17 @@ func (l *leg) send(path string, header http.Header, pieces [][]byte, length int,
 }
 
 // blame says what an error before the end of an answer means: for the engine's breaker, for the metrics, and for the client.
-func (l *leg) blame(client context.Context, err error) (fleet.Outcome, string, *failure) {
+func (l *leg) blame(err error) (fleet.Outcome, string, *failure) {
 	id := l.worker.ID
-	switch {
-	case client.Err() != nil:
-		return fleet.Cancelled, "cancelled", &failure{answer: errInternal, what: "the client left"}
-	case context.Cause(l.ctx) == causeStale:
+	switch cause := context.Cause(l.ctx); {
+	case cause == causeStale:
 		return fleet.Cancelled, "cancelled", &failure{answer: errStale, what: "outlived the stale time-out"}
-	case context.Cause(l.ctx) == causeOther:
+	case cause == causeOther:
 		return fleet.Cancelled, "cancelled", &failure{answer: errInternal, what: "the other half of the pair failed"}
-	case context.Cause(l.ctx) == causeTimeout:
+	case cause == causeTimeout:
 		return fleet.Failure, "error", &failure{answer: errTimeout, what: "no answer in time", exclude: id}
+	case l.parent.Err() != nil:
+		return fleet.Cancelled, "cancelled", &failure{answer: errInternal, what: "the client left"}
 	case l.answered.Load():
 		return fleet.Failure, "error", &failure{answer: errBadAnswer, what: "unreadable answer: " + err.Error(), exclude: id}
 	case l.reused.Load():

@@ -1,9 +1,214 @@
 package api
 
 import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/perigee-llm/perigee/internal/gateway/api/body"
 	"github.com/perigee-llm/perigee/internal/gateway/bucket"
+	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 )
 
+// prefillAnswer bounds what is read of a prefill engine's answer, in bytes: it is one token and, with vLLM, the place of the KV blocks.
+const prefillAnswer = 1 << 20
+
+var errPrefillFailed = &Error{Status: http.StatusBadGateway, Code: "prefill_failed", Message: "the prefill engine did not do its part"}
+
+// prefillResult is how a prefill leg went.
+type prefillResult struct {
+	failed      *failure // nil: the engine answered, with status
+	status      int
+	contentType []string
+	body        []byte
+}
+
+func (p *prefillResult) ok() bool { return p.failed == nil && p.status < 300 }
+
+// dispatchPair sends the request to a prefill and a decode engine. Both accounts are taken before anything is sent.
 func (c *call) dispatchPair(sel bucket.Selection) *failure {
-	return &failure{answer: errMisconfigured, what: "pairs are not dispatched"}
+	p, d := sel.Prefill.Engine, sel.Decode.Engine
+	concurrent := p.Kind == fleet.SGLang && d.Kind == fleet.SGLang
+	if !concurrent && (p.Kind != fleet.VLLM || d.Kind != fleet.VLLM) {
+		c.s.Log.Error("the engines of a pair must be of one family", "prefill", p.ID, "prefill_kind", p.Kind.String(), "decode", d.ID, "decode_kind", d.Kind.String())
+		return &failure{answer: errMisconfigured, what: "the engines of the pair are not of one family"}
+	}
+	parent := c.r.Context()
+	if concurrent {
+		// The decode engine may be reading the KV already when the client leaves, and the prefill engine must then finish
+		// its side; the request time-out bounds it.
+		parent = context.WithoutCancel(parent)
+	}
+	pl, f := c.s.begin(parent, p, c.model.ID, fleet.Prefill, int64(c.facts.Prompt.Total))
+	if f != nil {
+		return f
+	}
+	dl, f := c.s.begin(c.r.Context(), d, c.model.ID, fleet.Decode, 1)
+	if f != nil {
+		pl.end(fleet.Cancelled, "cancelled")
+		return f
+	}
+	if concurrent {
+		return c.pairAtOnce(pl, dl)
+	}
+	return c.pairInTurn(pl, dl)
+}
+
+// pairAtOnce is SGLang's way: both engines get the same body at the same time and meet at the prefill engine's bootstrap port,
+// in a room of their own. The client gets the decode engine's answer, once the prefill engine has done its part.
+func (c *call) pairAtOnce(pl, dl *leg) *failure {
+	patch := c.patch
+	patch.Set(body.BootstrapHost, body.Quote(hostOf(pl.worker.URL)))
+	port := "null" // an engine that did not say its port may still have it from its own configuration
+	if n, ok := pl.worker.BootstrapPort.Get(); ok {
+		port = strconv.FormatInt(n, 10)
+	}
+	patch.Set(body.BootstrapPort, []byte(port))
+	patch.Set(body.BootstrapRoom, strconv.AppendUint(nil, newRoom(), 10))
+	pieces, length := patch.Pieces(nil), patch.Len()
+	header := engineHeader(c.r.Header, c.id, c.facts.Stream)
+
+	done := make(chan prefillResult, 1) // the prefill may outlive this request
+	path, limit := c.path, c.s.Settings.RequestTimeout
+	c.s.wg.Go(func() {
+		r := pl.prefill(path, header, pieces, length, limit)
+		if !r.ok() {
+			dl.cancel(causeOther)
+		}
+		done <- r
+	})
+	resp, err := dl.send(c.path, header, pieces, length, limit)
+	if err != nil {
+		return c.pairBroke(pl, dl, err, done)
+	}
+	if resp.StatusCode >= 300 {
+		pl.cancel(causeOther) // nobody will fetch what it computes
+		return c.pass(dl, resp)
+	}
+	select {
+	case r := <-done:
+		if !r.ok() {
+			_ = resp.Body.Close()
+			dl.end(fleet.Cancelled, "cancelled")
+			return c.prefillFailed(r)
+		}
+		return c.pass(dl, resp)
+	case <-dl.ctx.Done():
+		_ = resp.Body.Close()
+		return c.pairBroke(pl, dl, dl.ctx.Err(), done)
+	}
+}
+
+// pairBroke ends a pair whose decode engine gave no answer: by its own fault, by the prefill engine's, or because nobody waits.
+func (c *call) pairBroke(pl, dl *leg, err error, done <-chan prefillResult) *failure {
+	if context.Cause(dl.ctx) == causeOther {
+		dl.end(fleet.Cancelled, "cancelled")
+		return c.prefillFailed(<-done)
+	}
+	if c.r.Context().Err() == nil {
+		pl.cancel(causeOther) // a prefill that waits for a decode engine that is gone would wait for minutes
+	}
+	return c.noAnswer(dl, err)
+}
+
+// pairInTurn is vLLM's way (NIXL, pull): the prefill engine computes the prompt and says where its KV blocks are; the decode
+// engine gets that, as it stands, and fetches them.
+func (c *call) pairInTurn(pl, dl *leg) *failure {
+	patch := c.patch
+	patch.Set(body.Stream, []byte("false"))
+	patch.Remove(body.StreamOptions)
+	patch.Set(body.MaxTokens, []byte("1"))
+	if c.facts.Has(body.MaxCompletionTokens) {
+		patch.Set(body.MaxCompletionTokens, []byte("1"))
+	}
+	patch.Set(body.KVTransferParams, []byte(`{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`))
+	header := engineHeader(c.r.Header, c.id, false)
+	r := pl.prefill(c.path, header, patch.Pieces(nil), patch.Len(), c.s.Settings.RequestTimeout)
+	var where struct {
+		Params json.RawMessage `json:"kv_transfer_params"`
+	}
+	if r.ok() && (json.Unmarshal(r.body, &where) != nil || len(where.Params) == 0 || string(where.Params) == "null") {
+		c.s.Log.Error("the prefill engine gave no kv_transfer_params: is it started with a KV connector?", "worker", pl.worker.ID)
+		r.failed = &failure{answer: errPrefillFailed, what: "the prefill engine gave no kv_transfer_params"}
+	}
+	if !r.ok() {
+		dl.end(fleet.Cancelled, "cancelled")
+		if c.leftBefore(dl) {
+			return nil
+		}
+		return c.prefillFailed(r)
+	}
+	patch = c.patch
+	patch.Set(body.KVTransferParams, where.Params)
+	resp, err := dl.send(c.path, engineHeader(c.r.Header, c.id, c.facts.Stream), patch.Pieces(nil), patch.Len(), c.s.Settings.RequestTimeout)
+	if err != nil {
+		return c.noAnswer(dl, err)
+	}
+	return c.pass(dl, resp)
+}
+
+// prefill sends the prefill half, reads its whole answer and ends the leg. It touches nothing of the request.
+func (l *leg) prefill(path string, header http.Header, pieces [][]byte, length int, limit time.Duration) prefillResult {
+	resp, err := l.send(path, header, pieces, length, limit)
+	if err != nil {
+		return l.prefillBroke(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, prefillAnswer+1))
+	if err == nil && len(text) > prefillAnswer {
+		err = fmt.Errorf("its answer is longer than %d bytes", prefillAnswer)
+	}
+	if err != nil {
+		return l.prefillBroke(err)
+	}
+	l.end(judge(resp.StatusCode))
+	return prefillResult{status: resp.StatusCode, contentType: resp.Header["Content-Type"], body: text}
+}
+
+func (l *leg) prefillBroke(err error) prefillResult {
+	outcome, label, f := l.blame(err)
+	l.end(outcome, label)
+	return prefillResult{failed: &failure{answer: errPrefillFailed, what: "prefill: " + f.what, again: f.again, exclude: f.exclude}}
+}
+
+// prefillFailed answers for a pair whose prefill engine did not do its part: what it says of the request passes to the client.
+func (c *call) prefillFailed(r prefillResult) *failure {
+	if r.failed != nil {
+		return r.failed
+	}
+	if r.status >= 400 && r.status < 500 {
+		h := c.w.Header()
+		h["Content-Type"] = r.contentType
+		h.Set("Content-Length", strconv.Itoa(len(r.body)))
+		c.status = r.status
+		c.w.WriteHeader(r.status)
+		n, err := c.w.Write(r.body)
+		c.sent += int64(n)
+		c.clientLeft = err != nil
+		return nil
+	}
+	return &failure{answer: errPrefillFailed, what: "the prefill engine answered " + strconv.Itoa(r.status)}
+}
+
+// hostOf returns the host of a worker's URL without its port, and without the brackets of an IPv6 address.
+func hostOf(base string) string {
+	host := engineURL(base, "").Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		return h
+	}
+	return host
+}
+
+// newRoom returns 63 random bits: two pairs in one room would crash both schedulers.
+func newRoom() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.LittleEndian.Uint64(b[:]) >> 1
 }
