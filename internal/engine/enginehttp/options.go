@@ -1,0 +1,76 @@
+package enginehttp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+
+	"github.com/perigee-llm/perigee/internal/engine"
+)
+
+// Flavor is the engine whose HTTP interface the server has.
+type Flavor string
+
+// The flavors.
+const (
+	VLLM   Flavor = "vllm"
+	SGLang Flavor = "sglang"
+)
+
+// DefaultModel is the model id of an engine whose options name none.
+const DefaultModel = "perigee-sim"
+
+// Options shape a server. The zero value is a vLLM-shaped engine on a free port of 127.0.0.1.
+type Options struct {
+	Engine engine.Config
+	Flavor Flavor   // empty: VLLM
+	Models []string // served model ids; a request that names none gets the first; empty: DefaultModel
+
+	Addr string // to listen on; empty: 127.0.0.1:0
+	// Listener is used instead of Addr if it is set; the server closes it. With Listen unset, the faults that take the listener
+	// down and up again then fail unless it is a TCP listener.
+	Listener net.Listener
+	// Listen opens a listener on an address: at the start, and when a fault ends that had closed the listener. nil: TCP.
+	Listen func(addr string) (net.Listener, error)
+
+	// HideCached leaves prompt_tokens_details null, as the real engines do unless they are started with
+	// --enable-prompt-tokens-details or --enable-cache-report.
+	HideCached bool
+	// DevMode adds what vLLM serves with VLLM_SERVER_DEV_MODE=1: /server_info and /reset_prefix_cache.
+	DevMode bool
+	// EchoRequestID sends x-request-id back, as vLLM does with --enable-request-id-headers.
+	EchoRequestID bool
+
+	// Control serves the fault interface, /_control, on a listener of its own: it must stay reachable while the engine's is down.
+	Control     bool
+	ControlAddr string // empty: 127.0.0.1:0
+}
+
+func (o Options) withDefaults() Options {
+	if o.Flavor == "" {
+		o.Flavor = VLLM
+	}
+	if len(o.Models) == 0 {
+		o.Models = []string{DefaultModel}
+	}
+	if o.Addr == "" {
+		o.Addr = "127.0.0.1:0"
+	}
+	if o.ControlAddr == "" {
+		o.ControlAddr = "127.0.0.1:0"
+	}
+	return o
+}
+
+// Validate reports every option that is wrong, joined.
+func (o Options) Validate() error {
+	errs := []error{o.Engine.Validate()}
+	if o.Flavor != "" && o.Flavor != VLLM && o.Flavor != SGLang {
+		errs = append(errs, fmt.Errorf("engine flavor %q is neither vllm nor sglang", o.Flavor))
+	}
+	if slices.Contains(o.Models, "") {
+		errs = append(errs, errors.New("a model id is empty"))
+	}
+	return errors.Join(errs...)
+}
