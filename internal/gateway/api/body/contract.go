@@ -245,7 +245,8 @@ func (c *Contract) Apply(b []byte, f *Facts) Verdict {
 
 // Inject sets the fields of v.Injections in p to the contract's values, spelled as the operator did.
 func (c *Contract) Inject(p *Patch, v Verdict) {
-	for k := range v.Injections.All() {
+	for ks := v.Injections; ks != 0; {
+		k := ks.take()
 		p.Set(k, c.rules[k-Temperature].raw)
 	}
 }

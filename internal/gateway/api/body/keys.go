@@ -99,6 +99,14 @@ func (s Keys) Has(k Key) bool { return s&(1<<k) != 0 }
 // Len returns the number of keys in the set.
 func (s Keys) Len() int { return bits.OnesCount64(uint64(s)) }
 
+// take removes the first key from the set and returns it. The loops of the request's path use it, because
+// a loop over All moves what its body touches to the heap.
+func (s *Keys) take() Key {
+	k := Key(bits.TrailingZeros64(uint64(*s)))
+	*s &= *s - 1
+	return k
+}
+
 // All yields the keys in the order of their constants.
 func (s Keys) All() iter.Seq[Key] {
 	return func(yield func(Key) bool) {

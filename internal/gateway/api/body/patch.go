@@ -96,7 +96,8 @@ func (p *Patch) Pieces(dst [][]byte) [][]byte {
 	}
 	w.copyTo(int(p.f.close))
 	first := p.f.members == lead
-	for k := range (p.set &^ p.f.keys).All() {
+	for ks := p.set &^ p.f.keys; ks != 0; {
+		k := ks.take()
 		text := memberText[k]
 		if first {
 			text = text[1:]
@@ -130,7 +131,8 @@ func (p *Patch) touched(dst []Key) []Key {
 	if p.usage {
 		ks |= 1 << StreamOptions
 	}
-	for k := range ks.All() {
+	for ks != 0 {
+		k := ks.take()
 		i := len(dst)
 		dst = append(dst, k)
 		for ; i > 0 && p.f.at[dst[i-1]].index > p.f.at[k].index; i-- {

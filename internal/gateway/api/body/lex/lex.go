@@ -277,6 +277,16 @@ func (s *Scanner) String(i int) int {
 	b := s.b
 	i++
 	for {
+		for len(b)-i >= 32 {
+			// Four words for one branch, while nothing special is in sight.
+			w := b[i : i+32 : i+32]
+			m := special(binary.LittleEndian.Uint64(w)) | special(binary.LittleEndian.Uint64(w[8:])) |
+				special(binary.LittleEndian.Uint64(w[16:])) | special(binary.LittleEndian.Uint64(w[24:]))
+			if m&highs != 0 {
+				break
+			}
+			i += 32
+		}
 		for len(b)-i >= 8 {
 			if m := special(binary.LittleEndian.Uint64(b[i:])) & highs; m != 0 {
 				i += bits.TrailingZeros64(m) >> 3
@@ -310,11 +320,15 @@ func (s *Scanner) String(i int) int {
 func (s *Scanner) runes(i int) int {
 	b := s.b
 	for i < len(b) && b[i] >= utf8.RuneSelf {
-		// Most of the world's text outside of ASCII is three bytes a character. 0xE0 and 0xED restrict
-		// their second byte and go the long way.
-		if c := b[i]; c > 0xE0 && c < 0xF0 && c != 0xED && len(b)-i >= 3 && b[i+1]&0xC0 == 0x80 && b[i+2]&0xC0 == 0x80 {
-			i += 3
-			continue
+		// Most of the world's text outside of ASCII is three bytes a character, so two of those are taken
+		// at once. 0xE0 and 0xED restrict their second byte and go the long way.
+		if len(b)-i >= 8 {
+			w := binary.LittleEndian.Uint64(b[i:])
+			first, second := byte(w), byte(w>>24)
+			if w&0xC0C0F0_C0C0F0 == 0x8080E0_8080E0 && first != 0xE0 && first != 0xED && second != 0xE0 && second != 0xED {
+				i += 6
+				continue
+			}
 		}
 		_, n := utf8.DecodeRune(b[i:])
 		if n < 2 {
