@@ -149,6 +149,9 @@ func (c *Command) Words() []string {
 	return w
 }
 
+// Rewind gives the words back, for another interpreter to read.
+func (c *Command) Rewind() { c.taken = 0 }
+
 // Has tells whether the argument is given, and leaves it to be read.
 func (c *Command) Has(key string) bool { _, ok := c.args[key]; return ok }
 
