@@ -24,6 +24,9 @@ const (
 
 // cli is the whole command line, one field a command.
 type cli struct {
+	Serve   serveCmd   `cmd:"" help:"Run the gateway."`
+	Engine  engineCmd  `cmd:"" help:"Run simulated engines."`
+	Check   checkCmd   `cmd:"" help:"Judge configurations without starting anything."`
 	Version versionCmd `cmd:"" help:"Print the version and exit."`
 }
 

@@ -1,0 +1,245 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/perigee-llm/perigee/internal/gateway/api"
+	"github.com/perigee-llm/perigee/internal/gateway/config"
+	"github.com/perigee-llm/perigee/internal/gateway/explain"
+	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+	"github.com/perigee-llm/perigee/internal/gateway/fleet/keeper"
+	"github.com/perigee-llm/perigee/internal/gateway/load"
+	"github.com/perigee-llm/perigee/internal/telemetry"
+)
+
+// Limits of the listeners that no configuration key sets.
+const (
+	// headerTimeout bounds how long a client may take over a request's head. A browser sends it in one packet.
+	headerTimeout = 10 * time.Second
+	// keepAlive is how long an idle client connection is kept. Load balancers reuse connections within a minute.
+	keepAlive = 120 * time.Second
+	// maxHeader bounds a request's head, in bytes: eight times what large cookies need.
+	maxHeader = 64 << 10
+	// dialTimeout bounds a connection to an engine: the reference's.
+	dialTimeout = 5 * time.Second
+	// idlePerEngine is how many connections to one engine are kept: the reference's.
+	idlePerEngine = 64
+	// maxEngineHeader bounds the head of an engine's answer, in bytes.
+	maxEngineHeader = 64 << 10
+)
+
+// Options are what a Gateway is made from.
+type Options struct {
+	// Config is complete: from Parse, Flags.Config or Default.
+	Config *config.Config
+	// Log gets what happens; required.
+	Log *slog.Logger
+	// Access gets one record for each request; nil: none.
+	Access *slog.Logger
+	// Seed fixes the random choices.
+	Seed uint64
+	// DecisionLog is how many requests the decision log remembers; 0: explain.DefaultSize.
+	DecisionLog int
+}
+
+// Gateway is one running gateway. Start one with [Start]; end it with Shutdown.
+type Gateway struct {
+	cfg       *config.Config
+	log       *slog.Logger
+	server    *api.Server
+	registry  *fleet.Registry
+	tracker   *load.Tracker
+	explain   *explain.Log
+	keeper    *keeper.Keeper
+	transport *http.Transport
+
+	public, admin listener
+	serving       sync.WaitGroup
+	failed        chan error // a listener that ended by itself; one place for each
+}
+
+type listener struct {
+	http *http.Server
+	addr net.Addr // nil: there is none
+}
+
+// Start starts a gateway: it listens, registers the engines, and returns when each was asked once. ctx bounds the start
+// only. An engine that does not answer is no failure.
+func Start(ctx context.Context, o Options) (*Gateway, error) {
+	c := o.Config
+	models, err := buildModels(c, o.Seed)
+	if err != nil {
+		return nil, err
+	}
+	g := &Gateway{
+		cfg: c, log: o.Log, tracker: &load.Tracker{}, explain: explain.NewLog(o.DecisionLog), failed: make(chan error, 2),
+		registry:  fleet.NewRegistry(fleet.BreakerConfig{Threshold: c.Breaker.Threshold, CoolDown: c.Breaker.CoolDown}, c.Load.Freshness),
+		transport: newTransport(),
+	}
+	metrics := telemetry.New()
+	g.server, err = api.New(api.Options{
+		Models: models, Registry: g.registry, Tracker: g.tracker, Engines: g.transport, Settings: buildSettings(c),
+		Metrics: metrics, Explain: g.explain, Log: o.Log, Access: o.Access, Seed: o.Seed,
+	})
+	if err != nil {
+		return nil, err
+	}
+	g.keeper, err = keeper.Start(keeper.Options{
+		Registry: g.registry, Targets: buildTargets(&c.Discovery), PollInterval: c.Load.PollInterval, Log: o.Log,
+		Events: keeper.Events{Polled: func(p keeper.PollInfo) {
+			outcome := "ok"
+			if p.Err != nil {
+				outcome = "failed"
+			}
+			metrics.LoadPolls.WithLabelValues(p.ID, outcome).Inc()
+		}},
+	})
+	if err != nil {
+		g.server.Close()
+		return nil, err
+	}
+	select {
+	case <-g.keeper.Registered():
+		err = g.listen(ctx)
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		g.close()
+		return nil, err
+	}
+	return g, nil
+}
+
+// newTransport returns the way to the engines.
+func newTransport() *http.Transport {
+	return &http.Transport{
+		DialContext:            (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext,
+		TLSHandshakeTimeout:    dialTimeout,
+		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
+		MaxIdleConnsPerHost:    idlePerEngine,
+		IdleConnTimeout:        keepAlive,
+		MaxResponseHeaderBytes: maxEngineHeader,
+		DisableCompression:     true, // an answer passes as the engine sent it
+	}
+}
+
+// listen opens the listeners and begins to serve.
+func (g *Gateway) listen(ctx context.Context) error {
+	s := &g.cfg.Server
+	if err := g.serve(ctx, &g.public, "public", s.Host, s.Port, g.server.Public()); err != nil {
+		return err
+	}
+	if s.Admin.Port == nil {
+		return nil
+	}
+	return g.serve(ctx, &g.admin, "admin", s.Admin.Host, *s.Admin.Port, g.server.Admin())
+}
+
+func (g *Gateway) serve(ctx context.Context, l *listener, name, host string, port int, h http.Handler) error {
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	if err != nil {
+		return fmt.Errorf("%s listener: %w", name, err)
+	}
+	l.addr = ln.Addr()
+	l.http = &http.Server{
+		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: keepAlive, MaxHeaderBytes: maxHeader,
+		ErrorLog: slog.NewLogLogger(g.log.Handler(), slog.LevelDebug), // what clients do wrong is theirs to see
+	}
+	g.serving.Go(func() {
+		if err := l.http.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			g.failed <- fmt.Errorf("%s listener: %w", name, err)
+		}
+	})
+	return nil
+}
+
+// URL returns the base of the public listener.
+func (g *Gateway) URL() string { return "http://" + g.public.addr.String() }
+
+// AdminURL returns the base of the admin listener, or the empty string where there is none.
+func (g *Gateway) AdminURL() string {
+	if g.admin.addr == nil {
+		return ""
+	}
+	return "http://" + g.admin.addr.String()
+}
+
+// Explain returns the decision log.
+func (g *Gateway) Explain() *explain.Log { return g.explain }
+
+// Registry returns the engines.
+func (g *Gateway) Registry() *fleet.Registry { return g.registry }
+
+// Held returns how many places in engines' accounts are held; zero at rest.
+func (g *Gateway) Held() int { return g.tracker.Held() }
+
+// Failed delivers the error of a listener that ended by itself.
+func (g *Gateway) Failed() <-chan error { return g.failed }
+
+// Drain makes the gateway report that it is not ready, while it goes on serving.
+func (g *Gateway) Drain() { g.server.Drain() }
+
+// heartbeat is how often Shutdown says what it waits for: the reference's.
+const heartbeat = 5 * time.Second
+
+// patience is from when on Shutdown warns instead: the reference's.
+const patience = 30 * time.Second
+
+// Shutdown closes the listeners, waits for the requests under way, and takes everything down. When ctx ends first the
+// connections that are left are closed, and it returns the context's error; everything is taken down all the same.
+func (g *Gateway) Shutdown(ctx context.Context) error {
+	g.server.Drain()
+	done := make(chan struct{})
+	var beat sync.WaitGroup
+	beat.Go(func() { g.tellProgress(done) })
+	err := g.public.http.Shutdown(ctx)
+	close(done)
+	beat.Wait()
+	if err != nil {
+		_ = g.public.http.Close()
+	}
+	g.close()
+	return err
+}
+
+// tellProgress logs what is still under way until done.
+func (g *Gateway) tellProgress(done <-chan struct{}) {
+	began := time.Now()
+	t := time.NewTicker(heartbeat)
+	defer t.Stop()
+	for {
+		select {
+		case <-done:
+			return
+		case <-t.C:
+			level := slog.LevelInfo
+			if time.Since(began) >= patience {
+				level = slog.LevelWarn
+			}
+			g.log.Log(context.Background(), level, "waiting for requests to end", "active", g.server.Active(), "for", time.Since(began).Round(time.Second))
+		}
+	}
+}
+
+// close takes down what Start began, whatever of it there is.
+func (g *Gateway) close() {
+	for _, l := range []*listener{&g.public, &g.admin} {
+		if l.http != nil {
+			_ = l.http.Close()
+		}
+	}
+	g.serving.Wait()
+	g.keeper.Close()
+	g.server.Close()
+	g.transport.CloseIdleConnections()
+}
