@@ -166,19 +166,6 @@ func (d *decoder) compareNames(models []Model) {
 	}
 }
 
-// clean tells whether nothing at or below path has a fault.
-func (d *decoder) clean(path string) bool {
-	if !d.ok(path) {
-		return false
-	}
-	for p := range d.bad {
-		if strings.HasPrefix(p, path) && (len(p) == len(path) || p[len(path)] == '.' || p[len(path)] == '[') {
-			return false
-		}
-	}
-	return true
-}
-
 func (d *decoder) compareModel(at string, m *Model) {
 	d.compareSampling(at+".sampling", &m.Sampling)
 	d.comparePolicy(at+".policy", &m.Policy)

@@ -125,6 +125,15 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// TestLineEnds: a file from another system is read the same. (Here and not in testdata, where a checkout may change line ends.)
+func TestLineEnds(t *testing.T) {
+	const text = "models: [{id: m}]\ndiscovery: {static: {workers: [http://a:1]}}\n"
+	want := mustParse(t, text)
+	if diff := cmp.Diff(want, mustParse(t, strings.ReplaceAll(text, "\n", "\r\n"))); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // TestReferenceIsFresh fails when docs/configuration.md is older than the schema.
 func TestReferenceIsFresh(t *testing.T) {
 	const name = "../../../docs/configuration.md"

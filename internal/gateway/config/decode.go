@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"go.yaml.in/yaml/v4"
 )
@@ -28,11 +29,13 @@ type decoder struct {
 	at     map[string]*node  // path → the node that was written for it
 	items  map[string][]int  // list path → the place in the list of each item that was kept
 	bad    map[string]bool   // paths that already have a fault: what depends on them is not judged again
+	// above holds every path that has a fault somewhere below it.
+	above  map[string]bool
 	faults Faults
 }
 
 func newDecoder(file string) *decoder {
-	return &decoder{file: file, flags: map[*node]string{}, at: map[string]*node{}, items: map[string][]int{}, bad: map[string]bool{}}
+	return &decoder{file: file, flags: map[*node]string{}, at: map[string]*node{}, items: map[string][]int{}, bad: map[string]bool{}, above: map[string]bool{}}
 }
 
 func index(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
@@ -44,12 +47,24 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-func quote(s string) string {
-	const most = 60 // enough to recognise what was written
-	if r := []rune(s); len(r) > most {
-		s = string(r[:most]) + "…"
+// cut shortens what was written: a fault is one line that a person reads, however long the value is.
+func cut(s string) string {
+	const most = 60 // bytes, enough to recognise what was written
+	if len(s) <= most {
+		return s
 	}
-	return strconv.Quote(s)
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+func quote(s string) string { return strconv.Quote(cut(s)) }
+
+// step is a key as a step of a path; an odd key is quoted so that the path stays one readable word.
+func step(key string) string {
+	odd := func(r rune) bool { return r != '-' && r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }
+	if key != "" && len(key) == len(cut(key)) && (key == "<<" || !strings.ContainsFunc(key, odd)) {
+		return key
+	}
+	return quote(key)
 }
 
 // mark notes that path was written at n, and returns path.
@@ -73,6 +88,17 @@ func (d *decoder) ok(paths ...string) bool {
 	return !d.bad[""]
 }
 
+// clean tells whether nothing at, above or below path has a fault.
+func (d *decoder) clean(path string) bool { return d.ok(path) && !d.above[path] }
+
+// spoil notes that path has a fault.
+func (d *decoder) spoil(path string) {
+	d.bad[path] = true
+	for p := parent(path); p != "" && !d.above[p]; p = parent(p) {
+		d.above[p] = true
+	}
+}
+
 // item is the path of the k-th item that was kept of the list at path.
 func (d *decoder) item(path string, k int) string { return index(path, d.items[path][k]) }
 
@@ -93,7 +119,7 @@ func (d *decoder) name(path string) string {
 }
 
 func (d *decoder) fault(path string, n *node, c class, what, cure string) {
-	d.bad[path] = true
+	d.spoil(path)
 	d.add(path, n, c, what, cure, false)
 }
 
@@ -145,17 +171,17 @@ func describe(n *node) string {
 	case "!!null":
 		return "has no value"
 	case "!!bool":
-		return n.Value + " is true or false"
+		return cut(n.Value) + " is true or false"
 	case "!!int", "!!float":
 		if _, err := strconv.ParseInt(n.Value, 10, 64); errors.Is(err, strconv.ErrRange) {
-			return n.Value + " is too large"
+			return cut(n.Value) + " is too large"
 		}
-		return n.Value + " is a number"
+		return cut(n.Value) + " is a number"
 	case "!!timestamp":
-		return n.Value + " is a date"
+		return cut(n.Value) + " is a date"
 	case "!!str":
 		if _, err := strconv.ParseFloat(n.Value, 64); errors.Is(err, strconv.ErrRange) && n.Style == 0 {
-			return n.Value + " is too large"
+			return cut(n.Value) + " is too large"
 		}
 		return quote(n.Value) + " is text"
 	}
@@ -224,7 +250,7 @@ func (d *decoder) mapping(path string, n *node, fields []field, other func(key s
 			ok = false
 			continue
 		}
-		at := join(path, key.Value)
+		at := join(path, step(key.Value))
 		if first := seen[key.Value]; first != nil {
 			d.fault(at, key, classValue, "is written twice, first in line "+strconv.Itoa(first.Line), "remove one of them")
 			ok = false
@@ -259,7 +285,7 @@ func (d *decoder) key(path string, n *node) bool {
 	case n.Kind == scalarNode && n.ShortTag() == "!!str" && n.Anchor == "":
 		return true
 	case n.Kind == scalarNode && n.Anchor == "":
-		d.fault(join(path, n.Value), n, classValue, "is not a key", "keys are words")
+		d.fault(join(path, step(n.Value)), n, classValue, "is not a key", "keys are words")
 		return false
 	}
 	d.fault(path, n, classValue, "has a key that is not a word", "write one plain word before the colon")

@@ -294,10 +294,10 @@ func (f *Flags) required(d *decoder, model, discovery *node) {
 	case static && f.ServiceDiscovery:
 		d.flagFault("service-discovery", classValue, "is given together with --worker-urls", "keep one source of engines")
 		discovery.Content = nil
-		d.bad["discovery"] = true
+		d.spoil("discovery")
 	case !static && !f.ServiceDiscovery:
 		d.flagFault("worker-urls", classValue, "is missing", "give the engines' URLs, or --config FILE")
-		d.bad["discovery"] = true
+		d.spoil("discovery")
 	}
 }
 

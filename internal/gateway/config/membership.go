@@ -27,73 +27,91 @@ func roleOf(path string) Role { return Role(path[strings.LastIndex(path, ".")+1:
 // compareMembership holds groups against the static list: a name that the list lacks, an engine whose role the group's stage cannot
 // use, and an engine that no group can reach are each a mistake that would otherwise show as missing capacity.
 func (d *decoder) compareMembership(c *Config) {
-	workers := map[string]*Worker{}
-	for i := range c.Discovery.Static.Workers {
-		w := &c.Discovery.Static.Workers[i]
-		workers[w.id()] = w
-	}
-	reached := map[string]bool{}
+	r := newRoster(c.Discovery.Static.Workers)
+	trusted := d.clean("discovery") // else a name may be missing because its engine's own entry is wrong
 	for i := range c.Models {
-		if m := &c.Models[i]; len(m.Buckets) == 0 {
-			for id := range workers { // the default buckets take every engine in every role
-				reached[id] = true
+		m := &c.Models[i]
+		if len(m.Buckets) == 0 { // the default buckets take every engine in every role
+			for id := range r.byID {
+				r.reached[id] = true
 			}
-		} else {
-			for j := range m.Buckets {
-				for path, g := range m.Buckets[j].groups(index(index("models", i)+".buckets", j)) {
-					d.compareGroup(path, g, workers, reached)
-				}
+		}
+		for j := range m.Buckets {
+			for path, g := range m.Buckets[j].groups(index(index("models", i)+".buckets", j)) {
+				d.compareGroup(path, g, r, trusted)
 			}
 		}
 	}
-	if !d.clean("models") || !d.clean("discovery") {
+	if !d.clean("models") || !trusted {
 		return // a mistake in between may be why an engine is not reached
 	}
 	for i := range c.Discovery.Static.Workers {
-		if w := &c.Discovery.Static.Workers[i]; !reached[w.id()] {
+		if w := &c.Discovery.Static.Workers[i]; !r.reached[w.id()] {
 			d.faultAt(index("discovery.static.workers", i), classValue, quote(w.id())+" is reached by no group", "add it to a group's workers, or remove it")
 		}
 	}
 }
 
-func (d *decoder) compareGroup(path string, g *Group, workers map[string]*Worker, reached map[string]bool) {
+// roster is the engines of a static list as groups see them.
+type roster struct {
+	byID    map[string]*Worker
+	byURL   map[string]string // sameURL → id, for a reference with a slash more or less
+	ids     []string          // sorted
+	roles   map[Role]bool     // roles that a group without a list of its own has taken all engines of
+	reached map[string]bool
+}
+
+func newRoster(ws []Worker) *roster {
+	r := &roster{byID: map[string]*Worker{}, byURL: map[string]string{}, roles: map[Role]bool{}, reached: map[string]bool{}}
+	for i := range ws {
+		r.byID[ws[i].id()] = &ws[i]
+		r.byURL[sameURL(ws[i].URL)] = ws[i].id()
+	}
+	r.ids = slices.Sorted(maps.Keys(r.byID))
+	return r
+}
+
+// fits tells whether the engine can serve the role; an engine that is still to be asked may.
+func (w *Worker) fits(role Role) bool { return w.Role == "" || w.Role == role }
+
+func (d *decoder) compareGroup(path string, g *Group, r *roster, trusted bool) {
 	role := roleOf(path)
-	fits := func(w *Worker) bool { return w.Role == "" || w.Role == role }
 	if g.Workers == nil {
-		for id, w := range workers {
-			if fits(w) {
-				reached[id] = true
+		if r.roles[role] {
+			return
+		}
+		r.roles[role] = true
+		for id, w := range r.byID {
+			if w.fits(role) {
+				r.reached[id] = true
 			}
 		}
 		return
 	}
 	for k, id := range g.Workers {
 		at := d.item(path+".workers", k)
-		w := workers[id]
+		w := r.byID[id]
 		switch {
-		case w == nil && d.clean("discovery"):
-			d.faultAt(at, classValue, quote(id)+" is not an engine of discovery", nearestID(id, workers))
-		case w != nil && !fits(w):
+		case w == nil && trusted:
+			d.faultAt(at, classValue, quote(id)+" is not an engine of discovery", r.nearest(id))
+		case w != nil && !w.fits(role):
 			d.faultAt(at, classValue, fmt.Sprintf("%s has the role %s and cannot serve a %s group", quote(id), w.Role, role), "move it, or change its role")
 		case w != nil:
-			reached[id] = true
+			r.reached[id] = true
 		}
 	}
 }
 
-// nearestID proposes the id that was meant: often the URL with a slash more or less.
-func nearestID(id string, workers map[string]*Worker) string {
-	ids := slices.Sorted(maps.Keys(workers))
-	for _, w := range ids {
-		if sameURL(workers[w].URL) == sameURL(id) {
-			return "did you mean " + w + "?"
-		}
+// nearest proposes the id that was meant: often the URL with a slash more or less.
+func (r *roster) nearest(id string) string {
+	if w, ok := r.byURL[sameURL(id)]; ok {
+		return "did you mean " + w + "?"
 	}
 	const shown = 5
-	if len(ids) > shown {
-		return fmt.Sprintf("choose from %s and %d more", strings.Join(ids[:shown], ", "), len(ids)-shown)
+	if len(r.ids) > shown {
+		return fmt.Sprintf("choose from %s and %d more", strings.Join(r.ids[:shown], ", "), len(r.ids)-shown)
 	}
-	return "choose from " + strings.Join(ids, ", ")
+	return "choose from " + strings.Join(r.ids, ", ")
 }
 
 // capacity is the longest input that a bucket takes; 0 is unbounded, because no bucket takes none.

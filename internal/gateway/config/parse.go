@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
@@ -113,5 +114,6 @@ func (d *decoder) syntax(err error) {
 			what = e.ContextMsg + ": " + what
 		}
 	}
+	what = strings.Join(strings.Fields(what), " ") // one line, whatever the library quotes
 	d.add("", place, classValue, "not YAML: "+what, "check indentation, quotes and colons near here", false)
 }

@@ -91,7 +91,7 @@ func (v policyValue) decode(d *decoder, path string, n *node) {
 	nameAt := d.mark(join(path, "name"), named)
 	var p Policy
 	if !v.name(d, nameAt, named) {
-		d.bad[path] = true
+		d.spoil(path)
 		return
 	}
 	p.Name = PolicyName(named.Value)

@@ -127,7 +127,7 @@ func readWhole[T integer](lo, hi int64) func(*decoder, string, *node) (T, bool) 
 			return 0, false
 		}
 		if x < lo || x > hi {
-			d.fault(path, n, classValue, s+" is out of range", "choose "+rangeText(lo, hi))
+			d.fault(path, n, classValue, cut(s)+" is out of range", "choose "+rangeText(lo, hi))
 			return 0, false
 		}
 		return T(x), true
@@ -190,7 +190,7 @@ func readReal(b bound) func(*decoder, string, *node) (float64, bool) {
 			return 0, false
 		}
 		if !b.has(x) {
-			d.fault(path, n, classValue, s+" is out of range", "choose "+b.String())
+			d.fault(path, n, classValue, cut(s)+" is out of range", "choose "+b.String())
 			return 0, false
 		}
 		return x, true
@@ -241,7 +241,7 @@ func optSpan(p **time.Duration, lo, hi time.Duration) value {
 func readSpan(lo, hi time.Duration) func(*decoder, string, *node) (time.Duration, bool) {
 	return func(d *decoder, path string, n *node) (time.Duration, bool) {
 		if n.Kind == scalarNode && (n.ShortTag() == "!!int" || n.ShortTag() == "!!float") {
-			d.fault(path, n, classValue, n.Value+" has no unit", "write a unit, such as "+quote(n.Value+"s"))
+			d.fault(path, n, classValue, cut(n.Value)+" has no unit", "write a unit, such as "+quote(cut(n.Value)+"s"))
 			return 0, false
 		}
 		s, ok := d.scalar(path, n, "a duration", "!!str")
@@ -254,7 +254,7 @@ func readSpan(lo, hi time.Duration) func(*decoder, string, *node) (time.Duration
 			return 0, false
 		}
 		if x < lo || hi > 0 && x > hi {
-			d.fault(path, n, classValue, s+" is out of range", "choose "+spanRange(lo, hi))
+			d.fault(path, n, classValue, cut(s)+" is out of range", "choose "+spanRange(lo, hi))
 			return 0, false
 		}
 		return x, true
@@ -289,7 +289,7 @@ func size(p *int64, def, lo, hi int64) value {
 			d.fault(path, n, classValue, quote(s)+" is not a size", "write bytes, or a whole number with KiB, MiB or GiB, such as 32MiB")
 			return 0, false
 		case x < 0 || x > hi/unit || x*unit < lo:
-			d.fault(path, n, classValue, s+" is out of range", "choose "+limits)
+			d.fault(path, n, classValue, cut(s)+" is out of range", "choose "+limits)
 			return 0, false
 		}
 		return x * unit, true
@@ -315,6 +315,7 @@ func (v wordsValue) decode(d *decoder, path string, n *node) {
 		return
 	}
 	read := readText(v.check)
+	seen := map[string]bool{}
 	var out []string
 	if v.keepEmpty {
 		out = []string{}
@@ -325,10 +326,11 @@ func (v wordsValue) decode(d *decoder, path string, n *node) {
 		if !ok {
 			continue
 		}
-		if j := slices.Index(out, s); j >= 0 {
+		if seen[s] {
 			d.fault(at, item, classValue, quote(s)+" is listed twice", "remove one of them")
 			continue
 		}
+		seen[s] = true
 		out = append(out, s)
 		d.items[path] = append(d.items[path], i)
 	}
@@ -499,11 +501,11 @@ func (v ruleValue) number(d *decoder, path string, n *node, offAllowed bool) (fl
 	case isOff && offAllowed:
 		return x, true
 	case isOff:
-		d.fault(path, n, classValue, s+" turns "+v.param.name+" off and cannot bound a band", "choose "+want.String())
+		d.fault(path, n, classValue, cut(s)+" turns "+v.param.name+" off and cannot bound a band", "choose "+want.String())
 	case !ok, !want.has(x):
-		d.fault(path, n, classValue, s+" is out of range", "choose "+want.String())
+		d.fault(path, n, classValue, cut(s)+" is out of range", "choose "+want.String())
 	case v.param.whole && x != math.Trunc(x):
-		d.fault(path, n, classValue, s+" is not a whole number", "choose "+want.String())
+		d.fault(path, n, classValue, cut(s)+" is not a whole number", "choose "+want.String())
 	default:
 		return x, true
 	}
