@@ -181,6 +181,24 @@ func (d *decoder) compareModel(at string, m *Model) {
 	}
 	if len(m.Buckets) > 0 && d.clean(at+".buckets") {
 		d.compareCoverage(at+".buckets", m.Buckets)
+		d.compareInherited(at, m)
+	}
+}
+
+// compareInherited warns about a model's policy that no group takes over.
+func (d *decoder) compareInherited(at string, m *Model) {
+	taken := map[string]bool{}
+	for i := range m.Buckets {
+		for path, g := range m.Buckets[i].groups("") {
+			if g.Policy.Name == "" {
+				taken[policyKey(path)] = true
+			}
+		}
+	}
+	for _, key := range []string{"policy", "decode_policy"} {
+		if path := join(at, key); d.has(path) && !taken[key] {
+			d.warnAt(path, "is used by no group of the model's buckets", "remove it")
+		}
 	}
 }
 

@@ -89,7 +89,7 @@ func (m *Model) resolve() {
 		for path, g := range m.Buckets[i].groups("") {
 			if g.Policy.Name == "" {
 				g.Policy = m.Policy
-				if roleOf(path) == RoleDecode {
+				if policyKey(path) == "decode_policy" {
 					g.Policy = m.DecodePolicy
 				}
 			}
@@ -97,6 +97,14 @@ func (m *Model) resolve() {
 			g.Admission.fill(m.Admission)
 		}
 	}
+}
+
+// policyKey is the key of the model's policy that the group at path takes over.
+func policyKey(path string) string {
+	if roleOf(path) == RoleDecode {
+		return "decode_policy"
+	}
+	return "policy"
 }
 
 func (p *Policy) resolve() {
