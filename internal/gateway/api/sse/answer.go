@@ -61,6 +61,7 @@ func (a *Answer) structure(p []byte, i int) int {
 	}
 	switch c {
 	case '"':
+		a.broken = a.broken || a.depth == 0
 		a.inString = true
 		a.inKey = a.wantKey && a.depth == 1
 		a.keyLen = 0
@@ -145,10 +146,14 @@ func (a *Answer) keyPart(part []byte) {
 
 // captured adds a part of the usage object, and reads the object when it has ended.
 func (a *Answer) captured(part []byte) {
-	if a.buf == nil {
-		a.buf = make([]byte, 0, 512) // above the longest that engines write
-	}
-	if a.tooLong = a.tooLong || len(a.buf)+len(part) > MaxUsage; !a.tooLong {
+	need := len(a.buf) + len(part)
+	if a.tooLong = a.tooLong || need > MaxUsage; !a.tooLong {
+		if need > cap(a.buf) {
+			const smallest = 512 // above the longest that engines write
+			grown := make([]byte, len(a.buf), max(smallest, need, min(2*cap(a.buf), MaxUsage)))
+			copy(grown, a.buf)
+			a.buf = grown
+		}
 		a.buf = append(a.buf, part...)
 	}
 	if a.depth > 1 {
