@@ -1,0 +1,125 @@
+package policy_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+	"github.com/perigee-llm/perigee/internal/gateway/fleet/fleettest"
+	"github.com/perigee-llm/perigee/internal/gateway/policy"
+	"github.com/perigee-llm/perigee/internal/script"
+)
+
+// TestScripts runs testdata/*.txt over a fleettest.World.
+func TestScripts(t *testing.T) {
+	script.Run(t, "testdata/*.txt", func(*testing.T) script.Interpreter {
+		w := &world{World: fleettest.New()}
+		return w.do
+	})
+}
+
+type world struct {
+	*fleettest.World
+	policy policy.Policy
+}
+
+// do runs one command, of fleettest.World or of these:
+//
+//	policy NAME seed= running= waiting= kv= pending= inflight=     begin anew, with these limits
+//	pick keys=FROM,TO stage= exclude= room=                        pick for each key in turn
+//
+// A pick prints its engine, the reason, and what the policy looked at in order, each as ID[figure]: the figure is the score
+// where there is one, and ? stands where the engine has no report. room bounds what the trace keeps.
+func (w *world) do(c *script.Command) bool {
+	switch c.Name {
+	case "policy":
+		w.policy = newPolicy(c, c.Word(), uint64(c.Int("seed", 1)), limits(c))
+		if w.policy == nil {
+			c.Fatalf("no such policy")
+		}
+	case "pick":
+		w.pick(c)
+	default:
+		return w.Do(c)
+	}
+	return true
+}
+
+func newPolicy(c *script.Command, name string, seed uint64, l policy.Limits) policy.Policy {
+	for _, p := range []policy.Policy{
+		policy.NewRoundRobin(l), policy.NewRandom(seed, l), policy.NewPowerOfTwo(seed, l), policy.NewLeastLoad(l),
+	} {
+		if p.Name() == name {
+			return p
+		}
+	}
+	return nil
+}
+
+func limits(c *script.Command) policy.Limits {
+	limit := func(key string) *int64 {
+		if !c.Has(key) {
+			return nil
+		}
+		n := c.Int(key, 0)
+		return &n
+	}
+	return policy.Limits{
+		MaxRunningRequests: limit("running"), MaxWaitingRequests: limit("waiting"), MaxKVTokens: limit("kv"),
+		MaxPendingPrefillTokens: limit("pending"), MaxInflightRequests: limit("inflight"),
+	}
+}
+
+func (w *world) pick(c *script.Command) {
+	stage, exclude := w.Stage(c), c.List("exclude")
+	keys := c.List("keys")
+	if len(keys) == 0 {
+		keys = []string{"1"}
+	}
+	first, last := c.ParseInt(keys[0]), c.ParseInt(keys[len(keys)-1])
+	room := int(c.Int("room", 8))
+	for key := first; key <= last; key++ {
+		v := w.Reg.View()
+		var s fleet.Set
+		s.Fill(v.Mask(func(x *fleet.Worker) bool { return x.Stage == stage && x.Serves("m") }), w.Now, exclude)
+		trace := policy.Trace{Considered: make([]policy.Considered, 0, room)}
+		p, err := w.policy.Pick(context.Background(), &s, &policy.Request{
+			Model: "m", Bucket: "b", Stage: stage, Key: uint64(key), Now: w.Now, InputTokens: 100, Trace: &trace,
+		})
+		c.Print(fmt.Sprintf("%d: %s (%s)", key, answer(p, err), considered(&trace)))
+	}
+}
+
+func answer(p policy.Pick, err error) string {
+	var pe *policy.PickError
+	switch {
+	case err == nil && p.Rank != policy.NoRank:
+		return "picked a rank"
+	case err == nil:
+		return p.Engine.ID + " " + string(p.Reason)
+	case errors.As(err, &pe):
+		return err.Error()
+	}
+	return "an error of another kind: " + err.Error()
+}
+
+func considered(t *policy.Trace) string {
+	var parts []string
+	for _, c := range t.Considered {
+		s := c.Engine.ID
+		if c.Report == nil {
+			s += "?"
+		}
+		if c.Score.IsKnown() {
+			s += "[" + c.Score.String() + "]"
+		}
+		parts = append(parts, s)
+	}
+	if t.Omitted > 0 {
+		parts = append(parts, fmt.Sprintf("and %d", t.Omitted))
+	}
+	return strings.Join(parts, " ")
+}
