@@ -1,24 +1,13 @@
 package engine
 
 import (
-	"flag"
 	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/perigee-llm/perigee/internal/script"
 )
-
-var seedFlag = flag.Uint64("seed", 0, "seed of the random tests; 0: from the clock")
-
-// testRand returns a generator and logs how to get the same one again.
-func testRand(t testing.TB) *rand.Rand {
-	seed := *seedFlag
-	if seed == 0 {
-		seed = uint64(time.Now().UnixNano())
-	}
-	t.Logf("replay with -seed=%d", seed)
-	return rand.New(rand.NewPCG(seed, 1))
-}
 
 // naivePool is the pool's contract in the plainest form: the order of free blocks is a slice, a look-up walks the chain.
 type naivePool struct {
@@ -68,7 +57,7 @@ type holder struct {
 }
 
 func TestPoolAgainstModel(t *testing.T) {
-	rng := testRand(t)
+	rng := script.Rand(t)
 	for range 40 {
 		n := 1 + rng.IntN(24)
 		p, m := newPool(n, 8), &naivePool{hash: map[int32]BlockHash{}, refs: map[int32]int{}}
@@ -174,7 +163,7 @@ func comparePools(t *testing.T, p *pool, m *naivePool) {
 // TestCoreComesToRest throws random submits, aborts and looks at the clock at a small engine, and checks at each turn that its books
 // balance, and in the end that every accepted request has ended and every block is free.
 func TestCoreComesToRest(t *testing.T) {
-	rng := testRand(t)
+	rng := script.Rand(t)
 	for range 60 {
 		c, err := New(Config{
 			BlockSize: 1 + rng.IntN(5), KVBlocks: 10 + rng.IntN(40), MaxRunning: 1 + rng.IntN(6), MaxWaiting: 1 + rng.IntN(10),

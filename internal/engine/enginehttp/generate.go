@@ -1,9 +1,9 @@
 package enginehttp
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -211,7 +211,7 @@ type answer struct {
 
 	events []event
 	buf    []byte
-	chunks int // written
+	chunks int // sent, counted only with a fault
 	begun  time.Time
 }
 
@@ -307,7 +307,7 @@ func (s *Server) breakOff(w http.ResponseWriter, r *http.Request, a *answer, b [
 // stream answers chunk by chunk, as the tokens come.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, c *call, a *answer) error {
 	a.begun = time.Now()
-	flush := http.NewResponseController(w)
+	rc := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-cache")
 	for a.open > 0 {
@@ -318,15 +318,9 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, c *call, a *answ
 		a.buf = a.buf[:0]
 		for _, ev := range evs {
 			a.apply(ev)
-			if a.fault != nil && len(a.buf) > 0 {
-				// Each chunk is sent by itself, so that a fault meets exactly the chunk it is asked for.
-				if err := s.flushChunk(w, r, flush, a); err != nil {
-					return err
-				}
-			}
 			a.appendEvent(ev)
 		}
-		if err := s.flushChunk(w, r, flush, a); err != nil {
+		if err := s.flush(w, r, rc, a); err != nil {
 			return err
 		}
 	}
@@ -338,20 +332,29 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, c *call, a *answ
 		a.buf = a.shape.appendUsageChunk(a.buf, a.choices)
 	}
 	a.buf = append(a.buf, "data: [DONE]\n\n"...)
-	return s.flushChunk(w, r, flush, a)
+	return s.flush(w, r, rc, a)
 }
 
-func (s *Server) flushChunk(w http.ResponseWriter, r *http.Request, flush *http.ResponseController, a *answer) error {
-	if len(a.buf) == 0 {
-		return nil
+// flush sends the chunks that are ready: at once, or with a fault one by one, so that it meets exactly the chunk it is asked for.
+func (s *Server) flush(w http.ResponseWriter, r *http.Request, rc *http.ResponseController, a *answer) error {
+	for rest := a.buf; len(rest) > 0; {
+		now := rest
+		if a.fault != nil {
+			now = rest[:bytes.Index(rest, []byte("\n\n"))+2]
+			if err := a.fault.chunk(r, s, a.chunks); err != nil {
+				return err
+			}
+			a.chunks++
+		}
+		if _, err := w.Write(now); err != nil {
+			return err
+		}
+		if err := rc.Flush(); err != nil {
+			return err
+		}
+		rest = rest[len(now):]
 	}
-	if err := a.fault.chunk(r, s, a.chunks); err != nil {
-		return err
-	}
-	a.chunks++
-	_, err := w.Write(a.buf)
-	a.buf = a.buf[:0]
-	return errors.Join(err, flush.Flush())
+	return nil
 }
 
 // appendEvent appends the chunks that ev makes.
