@@ -69,7 +69,7 @@ func (s *sole) take(readable, same bool) {
 // [ask.ErrMalformed], [ask.ErrUnreachable] for a page that ends within a line, and [ErrNoLoad]; into is undefined after one.
 //
 // The lines are scanned in place instead of being parsed into families, as the Prometheus library does: of some 700 lines
-// we read five, and at 64 engines a second the difference is a few hundred microseconds against an eighth of a core.
+// we read six, and at 64 engines a second that is a thousandth of a core against an eighth of one.
 func ParseMetrics(body []byte, into *Answer) error {
 	into.reset()
 	if len(body) > 0 && body[len(body)-1] != '\n' {
