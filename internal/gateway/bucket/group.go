@@ -32,7 +32,8 @@ type scratch struct {
 func NewGroup(model string, stage fleet.Stage, members []string, p policy.Policy) *Group {
 	g := &Group{model: model, stage: stage, policy: p}
 	if members != nil {
-		g.members = slices.Sorted(slices.Values(members))
+		g.members = append([]string{}, members...) // never nil: an empty list is not a missing one
+		slices.Sort(g.members)
 	}
 	g.pool.New = func() any { return new(scratch) }
 	return g
