@@ -15,12 +15,11 @@ const MaxUsage = 4 << 10
 // checks nothing: of a broken answer it may find anything or nothing. The zero value is ready.
 type Answer struct {
 	depth    int // brackets open
-	object   bool
 	inString bool
 	escaped  bool // the next byte of the string belongs to a backslash
 	broken   bool // something follows the top-level value
 
-	wantKey bool // the next string at depth 1 is a member's name
+	wantKey bool // the next string at depth 1 is a member's name (or an element of a list, which no colon follows)
 	inKey   bool
 	key     [6 * len("usage")]byte // its raw text, as much as could be ours
 	keyLen  int                    // more than len(key): too long to be ours
@@ -68,8 +67,7 @@ func (a *Answer) structure(p []byte, i int) int {
 	case '{', '[':
 		if a.depth == 0 {
 			a.broken = a.broken || a.closed
-			a.object = c == '{'
-			a.wantKey = a.object
+			a.wantKey = true
 		}
 		a.depth++
 	case '}', ']':
@@ -79,7 +77,7 @@ func (a *Answer) structure(p []byte, i int) int {
 		}
 	case ',':
 		if a.depth == 1 {
-			a.wantKey = a.object
+			a.wantKey = true
 		}
 	case ' ', '\n', '\r', '\t':
 	default:

@@ -71,6 +71,7 @@ var streams = []struct {
 	{"error of a choice is none of the stream", "data: {\"choices\":[{\"error\":{}}],\"x\":{\"error\":1}}\n\n", state{Events: 1, End: EndTruncated}},
 	{"usage elsewhere", "data: {\"choices\":[{\"usage\":{\"prompt_tokens\":1}}]}\n\n", state{Events: 1, End: EndTruncated}},
 	{"usage null keeps the last one", "data: {\"usage\":{\"prompt_tokens\":1}}\n\ndata: {\"usage\":null}\n\n", state{Events: 2, Usage: Usage{Prompt: known(1)}}},
+	{"usage twice in an event", "data: {\"usage\":{\"prompt_tokens\":1},\"usage\":{\"total_tokens\":2}}\n\n", state{Events: 1, Usage: Usage{Total: known(2)}}},
 	{"usage of odd types", "data: {\"usage\":{\"prompt_tokens\":1.5,\"completion_tokens\":\"2\",\"total_tokens\":-1,\"prompt_tokens_details\":[]}}\n\n", state{Events: 1}},
 	{"usage with escapes in its name", "data: {\"us\\u0061ge\":{\"prompt_tokens\":1}}\n\n", state{Events: 1, Usage: Usage{Prompt: known(1)}}},
 	{"broken JSON says nothing", "data: {\"usage\":{\"prompt_tokens\":1}\n\ndata: {\"usage\":{\"prompt_tokens\":1}}}\n\n", state{Events: 2}},

@@ -75,7 +75,7 @@ func TestCountOf(t *testing.T) {
 
 func FuzzValue(f *testing.F) {
 	for _, seed := range []string{
-		`{"a":[1,-0.5e+7,true,null,{"b":"\ud83d\ude00\ud800 é世"}],"":{}}`, `"\u00e9\"\\"`, `[[[]],{}]`, `-`, `1e`, `"`, `{"a"}`, "\"\xed\xa0\x80\"", "[1 ,\n2\t]\r",
+		`{"a":[1,-0.5e+7,true,null,{"b":"\ud83d\ude00\ud800 é世"}],"":{}}`, `"\u00e9\"\\"`, `"\ud800x\udc00\ud83d\ude00"`, `[[[]],{}]`, `-`, `1e`, `"`, `{"a"}`, "\"\xed\xa0\x80\"", "[1 ,\n2\t]\r",
 	} {
 		f.Add([]byte(seed))
 	}
