@@ -169,9 +169,10 @@ func parseIDs(b []byte, i int) (ids []uint32, end int) {
 	if i >= len(b) || b[i] != '[' {
 		return nil, 0
 	}
-	ids = make([]uint32, 0, 256)
-	for {
-		i = skipSpace(b, i+1)
+	// An id and its comma take about six bytes; a short list in a long body shall not take more than 256 KiB for that guess.
+	ids = make([]uint32, 0, min((len(b)-i)/6+1, 1<<16))
+	for i++; ; i++ {
+		i = skipSpace(b, i)
 		v, digits := uint64(0), i
 		for i < len(b) && b[i]-'0' <= 9 && v <= math.MaxUint32 {
 			v = v*10 + uint64(b[i]-'0')
@@ -182,14 +183,12 @@ func parseIDs(b []byte, i int) (ids []uint32, end int) {
 			return nil, 0
 		}
 		ids = append(ids, uint32(v))
-		if i = skipSpace(b, i); i >= len(b) {
-			return nil, 0
+		if i < len(b) && b[i] == ',' {
+			continue
 		}
-		switch b[i] {
-		case ',':
-		case ']':
+		if i = skipSpace(b, i); i < len(b) && b[i] == ']' {
 			return ids, i + 1
-		default:
+		} else if i >= len(b) || b[i] != ',' {
 			return nil, 0
 		}
 	}

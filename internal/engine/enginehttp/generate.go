@@ -99,6 +99,7 @@ func (s *Server) newJob(w http.ResponseWriter, r *http.Request) *job {
 	if handled, err := fault.before(w, r, s); handled || err != nil {
 		if err != nil {
 			count.clientGone.Add(1)
+			panic(http.ErrAbortHandler)
 		}
 		return nil
 	}
@@ -196,7 +197,8 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request, j *job) {
 	if err != nil {
 		s.owner.leave(c)
 		j.count.clientGone.Add(1)
-		return
+		// Returning would end the answer cleanly, should it be us who are leaving.
+		panic(http.ErrAbortHandler)
 	}
 	j.count.completed.Add(1)
 }

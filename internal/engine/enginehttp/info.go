@@ -64,10 +64,13 @@ func (s *Server) routes() http.Handler {
 func (s *Server) faulty(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		f := s.faults.next(r.URL.Path, false)
-		if handled, err := f.before(w, r, s); handled || err != nil {
-			return
+		handled, err := f.before(w, r, s)
+		if err != nil {
+			panic(http.ErrAbortHandler) // nothing was answered
 		}
-		h(w, r)
+		if !handled {
+			h(w, r)
+		}
 	}
 }
 
