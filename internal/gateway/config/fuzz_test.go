@@ -81,3 +81,37 @@ func mustBeComplete(t *testing.T, c *config.Config) {
 		}
 	}
 }
+
+// FuzzFlags holds on any command line: no panic, either a config or an error, and every fault names a flag.
+func FuzzFlags(f *testing.F) {
+	script, err := os.ReadFile("testdata/flags.txt")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for line := range strings.Lines(string(script)) {
+		if strings.HasPrefix(line, "--model-id") {
+			f.Add(strings.TrimSpace(line))
+		}
+	}
+	f.Fuzz(func(t *testing.T, line string) {
+		if strings.Contains(line, "--config") {
+			t.Skip("it would read files")
+		}
+		flags, err := tryFlags(splitWords(line)...)
+		if err != nil {
+			return
+		}
+		cfg, faults := flags.Config()
+		if (cfg == nil) != (len(faults.Errors()) > 0) {
+			t.Fatalf("config %v with errors %v", cfg, faults.Errors())
+		}
+		for _, fault := range faults {
+			if fault.What == "" || fault.Flag == "" || strings.ContainsAny(fault.String(), "\n\r") {
+				t.Errorf("fault %q (%+v)", fault, fault)
+			}
+		}
+		if cfg != nil {
+			mustBeComplete(t, cfg)
+		}
+	})
+}
