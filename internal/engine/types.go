@@ -106,24 +106,26 @@ func (e *LimitError) Unwrap() error { return e.Err }
 
 // Load is what an engine knows about itself. Counters run from the start of the Core.
 type Load struct {
-	Running, Waiting int // requests
-	MaxRunning       int
+	Running    int `json:"running"` // requests
+	Waiting    int `json:"waiting"` // requests
+	MaxRunning int `json:"max_running"`
 	// WaitingUncachedTokens are the prompt tokens of waiting requests that the cache would not supply if they were
 	// admitted now.
-	WaitingUncachedTokens int
-	UsedTokens            int // in blocks that a running request holds, whole blocks
-	TotalTokens           int // UsedTokens and the prompts of waiting requests
-	CapacityTokens        int
-	CachedBlocks          int // held or idle
+	WaitingUncachedTokens int `json:"waiting_uncached_tokens"`
+	UsedTokens            int `json:"used_tokens"`  // in blocks that a running request holds, whole blocks
+	TotalTokens           int `json:"total_tokens"` // UsedTokens and the prompts of waiting requests
+	CapacityTokens        int `json:"capacity_tokens"`
+	CachedBlocks          int `json:"cached_blocks"` // held or idle
 
-	PrefillUncachedTokens int64         // prompt tokens computed, recomputation after a preemption included
-	PrefillBusy           time.Duration // time of the steps that computed any
-	CacheQueryTokens      int64         // prompt tokens of admitted requests, looked up in the prefix cache
-	CacheHitTokens        int64         // of those, supplied by it
-	PromptTokens          int64         // of requests that got their first token
-	OutputTokens          int64
-	Steps, Preemptions    int64
-	CorruptPages          int64
+	PrefillUncachedTokens int64         `json:"prefill_uncached_tokens"` // prompt tokens computed, recomputation after a preemption included
+	PrefillBusy           time.Duration `json:"prefill_busy_ns"`         // time of the steps that computed any
+	CacheQueryTokens      int64         `json:"cache_query_tokens"`      // prompt tokens of admitted requests, looked up in the prefix cache
+	CacheHitTokens        int64         `json:"cache_hit_tokens"`        // of those, supplied by it
+	PromptTokens          int64         `json:"prompt_tokens"`           // of requests that got their first token
+	OutputTokens          int64         `json:"output_tokens"`
+	Steps                 int64         `json:"steps"`
+	Preemptions           int64         `json:"preemptions"`
+	CorruptPages          int64         `json:"corrupt_pages"`
 }
 
 // Usage is the fraction of the KV pool that running requests hold, 0 to 1.

@@ -142,15 +142,15 @@ func (s *Server) Close() {
 
 // Stats is what the server has counted. Counters begin at the start or at the latest restart.
 type Stats struct {
-	Requests        int64 `json:"requests"`         // that generate, refused ones included
-	Completed       int64 `json:"completed"`        // answered to the end
-	ClientGone      int64 `json:"client_gone"`      // ended because the client had left
-	Aborted         int64 `json:"aborted"`          // sequences ended through /abort_request
-	Connections     int64 `json:"connections"`      // accepted
-	OpenConnections int   `json:"open_connections"` // now
-	Down            bool  `json:"down"`             // the listener is closed
-	FaultsMet       int64 `json:"faults_met"`       // requests that met a fault
-	Load            engine.Load
+	Requests        int64       `json:"requests"`         // that generate, refused ones included
+	Completed       int64       `json:"completed"`        // answered to the end
+	ClientGone      int64       `json:"client_gone"`      // ended because the client had left
+	Aborted         int64       `json:"aborted"`          // sequences ended through /abort_request
+	Connections     int64       `json:"connections"`      // accepted
+	OpenConnections int         `json:"open_connections"` // now
+	Down            bool        `json:"down"`             // the listener is closed
+	FaultsMet       int64       `json:"faults_met"`       // requests that met a fault
+	Load            engine.Load `json:"load"`
 }
 
 // Stats returns the counters and the engine's true load, whatever it is told to report.
