@@ -3,11 +3,14 @@ package bucket_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/gateway/bucket"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+	"github.com/perigee-llm/perigee/internal/gateway/fleet/fleettest"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
 	"github.com/perigee-llm/perigee/internal/gateway/policy"
 )
@@ -25,34 +28,79 @@ func fleetOf(n int, now time.Time) *fleet.Registry {
 	return reg
 }
 
-// BenchmarkPick is one Bucket.Pick with power_of_two, the live filter included.
+// trip opens the breakers of the first n engines.
+func trip(reg *fleet.Registry, n int, now time.Time) {
+	for w := range reg.View().All() {
+		if n == 0 {
+			return
+		}
+		n--
+		for s, _ := reg.Breaker(w); s != fleet.Open; s, _ = reg.Breaker(w) {
+			t, _ := reg.Claim(w, now)
+			reg.Done(t, fleet.Failure, now)
+		}
+	}
+}
+
+func plainBucket(policyName string) *bucket.Bucket {
+	return bucket.NewPlain("b", 0, bucket.Range{}, bucket.NewGroup("m", fleet.Plain, nil, newPolicy(policyName, 1, policy.Limits{})))
+}
+
+// BenchmarkPick is one Bucket.Pick, the live filter included.
 func BenchmarkPick(b *testing.B) {
-	for _, n := range []int{4, 64, 1000} {
-		for _, tripped := range []int{0, 3} {
-			b.Run(fmt.Sprintf("engines=%d/tripped=%d", n, tripped), func(b *testing.B) {
-				now := time.Unix(1_800_000_000, 0)
-				reg := fleetOf(n, now)
-				for w := range reg.View().All() {
-					if tripped == 0 {
-						break
-					}
-					tripped--
-					for range 3 {
-						t, _ := reg.Claim(w, now)
-						reg.Done(t, fleet.Failure, now)
-					}
-				}
-				g := bucket.NewGroup("m", fleet.Plain, nil, policy.NewPowerOfTwo(1, policy.Limits{}))
-				bk := bucket.NewPlain("b", 0, bucket.Range{}, g)
-				r := &bucket.Request{Now: now, InputTokens: 1000}
+	for _, c := range []struct {
+		policy  string
+		engines []int
+		tripped int
+		trace   *bucket.Trace
+	}{
+		{"power_of_two", []int{4, 64, 1000}, 0, nil},
+		{"power_of_two", []int{4, 64, 1000}, 3, nil},
+		{"power_of_two", []int{64, 1000}, 0, bucket.NewTrace(8)},
+		{"round_robin", []int{64, 1000}, 0, nil},
+		{"random", []int{64, 1000}, 0, nil},
+		{"load_based", []int{64, 1000}, 0, nil},
+	} {
+		for _, n := range c.engines {
+			b.Run(fmt.Sprintf("policy=%s/engines=%d/tripped=%d/traced=%v", c.policy, n, c.tripped, c.trace != nil), func(b *testing.B) {
+				reg := fleetOf(n, fleettest.Epoch)
+				trip(reg, c.tripped, fleettest.Epoch)
+				bk := plainBucket(c.policy)
+				r := &bucket.Request{Now: fleettest.Epoch, InputTokens: 1000, Trace: c.trace}
 				b.ReportAllocs()
 				for b.Loop() {
 					r.Key++
+					if c.trace != nil {
+						c.trace.Reset()
+					}
 					if _, err := bk.Pick(context.Background(), reg.View(), r); err != nil {
 						b.Fatal(err)
 					}
 				}
 			})
 		}
+	}
+}
+
+// BenchmarkNaivePick is power_of_two over a slice that each pick filters anew, to compare with.
+func BenchmarkNaivePick(b *testing.B) {
+	for _, n := range []int{4, 64, 1000} {
+		b.Run(fmt.Sprintf("policy=power_of_two/engines=%d", n), func(b *testing.B) {
+			reg := fleetOf(n, fleettest.Epoch)
+			workers := slices.Collect(reg.View().All())
+			g := &naiveGroup{stage: fleet.Plain, name: "power_of_two"}
+			r := &bucket.Request{Now: fleettest.Epoch}
+			b.ReportAllocs()
+			for b.Loop() {
+				cs := g.candidates(reg, workers, r)
+				i, j := rand.IntN(len(cs)), rand.IntN(len(cs)-1)
+				if j >= i {
+					j++
+				}
+				if _, err := g.powerOfTwo(cs, r.Now, []*fleet.Worker{cs[i], cs[j]}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
