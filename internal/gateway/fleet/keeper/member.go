@@ -29,6 +29,8 @@ type member struct {
 	answered bool // the engine once said what it is
 	failures int  // introspections that failed in a row
 	silent   bool // the last poll failed
+	refused  bool // the last poll was refused: there is no load to read, as opposed to no answer
+	short    bool // the last poll's answer lacked ranks
 	told     int  // ranks as introspection said, 0 unknown
 	shown    int  // ranks as its load showed, 0 none yet
 	life     source.Life
@@ -73,11 +75,14 @@ func (m *member) asked(now time.Time, spec fleet.Spec, err error) (changed bool)
 	}
 	switch {
 	case truth:
-		if spec.Ranks != m.told || m.silent {
-			m.shown = 0 // it may have come back with fewer
+		if spec.Ranks != m.told || m.short {
+			m.shown = 0 // it may have fewer now
 		}
 		m.answered, m.told = true, spec.Ranks
-		changed = m.put(spec) || changed
+		if m.put(spec) {
+			changed = true
+			m.nextPoll, m.refused = m.polls.after(now), false // what was refused before may be there now
+		}
 	case m.worker == nil:
 		m.put(m.target.Unknown())
 	}
@@ -121,10 +126,9 @@ func (m *member) polled(now time.Time, a *source.Answer, err error) (event, erro
 			err = ErrIncomplete
 		}
 	}
+	m.short = err == ErrIncomplete
 	if err != nil {
-		if refused(err) {
-			m.nextPoll = m.refresh.after(now) // it will not have in a second what it does not have now
-		}
+		m.refuse(now, refusal(err))
 		return m.quiet(), err
 	}
 	spec := m.worker.Spec
@@ -136,7 +140,7 @@ func (m *member) polled(now time.Time, a *source.Answer, err error) (event, erro
 		m.shown = n
 		m.put(spec)
 	}
-	m.life, m.silent = a.Life(), false
+	m.life, m.silent, m.refused = a.Life(), false, false
 	a.Observe(m.worker.Load)
 	return what, nil
 }
@@ -149,9 +153,21 @@ func (m *member) quiet() event {
 	return wentQuiet
 }
 
-// refused tells whether the engine answered that it has no load for us, as opposed to not answering. A malformed answer
+// refuse slows the polls down while they are refused: the engine will not have in a second what it does not have now. The
+// first refusal may also mean that it became another engine, so that it is asked at once.
+func (m *member) refuse(now time.Time, refused bool) {
+	if refused {
+		m.nextPoll = m.refresh.after(now)
+		if !m.refused {
+			m.nextAsk = now
+		}
+	}
+	m.refused = refused
+}
+
+// refusal tells whether the engine answered that it has no load for us, as opposed to not answering. A malformed answer
 // is none of it: what is broken for a moment must not blind us for longer.
-func refused(err error) bool {
+func refusal(err error) bool {
 	return errors.Is(err, source.ErrNoLoad) || errors.Is(err, ask.ErrTooLarge) ||
 		(errors.Is(err, ask.ErrStatus) && !ask.Retryable(err))
 }
