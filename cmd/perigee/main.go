@@ -27,6 +27,7 @@ type cli struct {
 	Serve   serveCmd   `cmd:"" help:"Run the gateway."`
 	Engine  engineCmd  `cmd:"" help:"Run simulated engines."`
 	Check   checkCmd   `cmd:"" help:"Judge configurations without starting anything."`
+	Demo    demoCmd    `cmd:"" help:"Show the main job on this machine: a real trace through simulated engines."`
 	Version versionCmd `cmd:"" help:"Print the version and exit."`
 }
 

@@ -1,0 +1,240 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/perigee-llm/perigee/internal/gateway/load"
+	"github.com/perigee-llm/perigee/internal/gateway/policy"
+)
+
+// Text tells the record to a person: the buckets in the order in which they were tried, what each policy saw and did, and
+// how the request ended. What is not known is called unknown. It ends with a line feed.
+func (r *Record) Text() string {
+	var b strings.Builder
+	kind, measure := "whole answer", "estimated"
+	if r.Stream {
+		kind = "stream"
+	}
+	if r.InputExact {
+		measure = "exact"
+	}
+	fmt.Fprintf(&b, "request %s: %s, %s, model %s, at %s\n", r.RequestID, r.Route, kind, r.Model, r.Time.UTC().Format("2006-01-02 15:04:05.000 MST"))
+	fmt.Fprintf(&b, "  input %s tokens (%s), with the requested output %s\n", Grouped(r.InputTokens), measure, tokens(r.PeakTokens))
+	if len(r.Attempts) == 0 {
+		b.WriteString("  no engine has been picked yet\n")
+	}
+	for i := range r.Attempts {
+		r.Attempts[i].text(&b, i+1)
+	}
+	r.endText(&b)
+	return b.String()
+}
+
+func (a *Attempt) text(b *strings.Builder, n int) {
+	where := "no bucket could serve it"
+	if a.Bucket != "" {
+		where = "bucket " + a.Bucket
+	}
+	fmt.Fprintf(b, "  attempt %d: %s: %s\n", n, where, a.Outcome)
+	for i := range a.Tries {
+		a.Tries[i].text(b)
+	}
+}
+
+func (t *Try) text(b *strings.Builder) {
+	fmt.Fprintf(b, "    bucket %s, %s group, %s over %s\n", t.Bucket, t.Stage, t.Policy, plural(t.Live, "live engine"))
+	for i := range t.Considered {
+		t.Considered[i].text(b, t.Considered[i].Engine == t.Picked)
+	}
+	if t.Omitted > 0 {
+		fmt.Fprintf(b, "        and %s more that it looked at\n", Grouped(int64(t.Omitted)))
+	}
+	for _, x := range t.Rejections {
+		fmt.Fprintf(b, "      refused %s: at its %s\n", x.Engine, x.Limit)
+	}
+	switch {
+	case t.Picked != "":
+		fmt.Fprintf(b, "      picked %s: %s\n", t.Picked, t.Because())
+	case t.Error != "":
+		fmt.Fprintf(b, "      picked nothing: %s\n", strings.TrimSuffix(t.Error+": "+t.Detail, ": "))
+	default:
+		b.WriteString("      picked nothing\n")
+	}
+}
+
+func (c *Candidate) text(b *strings.Builder, picked bool) {
+	mark := "   "
+	if picked {
+		mark = " > "
+	}
+	fmt.Fprintf(b, "     %s%s: in flight %s", mark, c.Engine, Grouped(c.InFlight))
+	if c.Score.IsKnown() {
+		b.WriteString(", score " + count(c.Score))
+	}
+	p := c.Report
+	if p == nil {
+		b.WriteString("; its own report unknown (none that is fresh and complete)\n")
+		return
+	}
+	fmt.Fprintf(b, "; reported %s ago: running %s, waiting %s, waiting uncached %s, KV %s of %s, queue %s\n",
+		milliseconds(p.AgeMillis), count(p.Running), count(p.Waiting), tokens(p.WaitingUncached), count(p.Used), tokens(p.Capacity), queue(p.QueueMicros))
+}
+
+func (r *Record) endText(b *strings.Builder) {
+	if !r.Done {
+		b.WriteString("  under way\n")
+		return
+	}
+	status := "the client left before there was an answer"
+	if r.Status != 0 {
+		status = "status " + strconv.Itoa(r.Status)
+	}
+	if r.Code != "" {
+		status += " (" + r.Code + ")"
+	}
+	ttft, took := "none", "unknown"
+	if r.TTFTMillis != nil {
+		ttft = milliseconds(*r.TTFTMillis)
+	}
+	if r.DurationMillis != nil {
+		took = milliseconds(*r.DurationMillis)
+	}
+	fmt.Fprintf(b, "  ended: %s, first token after %s, all after %s\n", status, ttft, took)
+	fmt.Fprintf(b, "  usage: prompt %s, cached %s, answer %s\n", tokens(r.PromptTokens), tokens(r.CachedTokens), tokens(r.CompletionTokens))
+}
+
+// Because says in a few words why the group's policy picked what it picked: the reason, and the figures that decided
+// where they are in the record. It is empty where nothing was picked.
+func (t *Try) Because() string {
+	if t.Picked == "" {
+		return ""
+	}
+	if why := t.figures(); why != "" {
+		return t.Reason + ": " + why
+	}
+	return t.Reason
+}
+
+// figures gives the picked candidate's decisive figure against the others'.
+func (t *Try) figures() string {
+	var mine *Candidate
+	var others []*Candidate
+	for i := range t.Considered {
+		if c := &t.Considered[i]; c.Engine == t.Picked {
+			mine = c
+		} else {
+			others = append(others, c)
+		}
+	}
+	if mine == nil || len(others) == 0 {
+		return ""
+	}
+	switch policy.Reason(t.Reason) {
+	case policy.ReasonPressure:
+		if len(others) == 1 && mine.Report != nil && others[0].Report != nil {
+			return pressure(t.Stage, mine.Report, others[0].Report)
+		}
+	case policy.ReasonInflight, policy.ReasonLeastLocally:
+		return versus(mine, others, func(c *Candidate) string { return Grouped(c.InFlight) }) + " in flight"
+	case policy.ReasonLeastLoad:
+		return versus(mine, others, func(c *Candidate) string { return count(c.Score) }) + " waiting, running and on the way"
+	}
+	return ""
+}
+
+func versus(mine *Candidate, others []*Candidate, figure func(*Candidate) string) string {
+	const shown = 8 // a line's worth
+	list := make([]string, 0, shown+1)
+	for i, c := range others {
+		if i == shown {
+			list = append(list, "…")
+			break
+		}
+		list = append(list, figure(c))
+	}
+	return figure(mine) + " vs " + strings.Join(list, ", ")
+}
+
+// pressure names the first figure that tells two reports apart, in the order in which the policies compare them.
+func pressure(stage string, a, b *Report) string {
+	type figure struct {
+		name string
+		a, b load.Count
+		show func(load.Count) string
+	}
+	list := []figure{
+		{"of queue", a.QueueMicros, b.QueueMicros, queue},
+		{"waiting uncached tokens", a.WaitingUncached, b.WaitingUncached, count},
+		{"waiting", a.Waiting, b.Waiting, count},
+		{"running", a.Running, b.Running, count},
+	}
+	if stage == "decode" {
+		list = append(list[2:], figure{"KV tokens used", a.Used, b.Used, count})
+	}
+	for _, f := range list {
+		x, ok1 := f.a.Get()
+		y, ok2 := f.b.Get()
+		if ok1 && ok2 && cmp.Compare(x, y) != 0 {
+			return f.show(f.a) + " vs " + f.show(f.b) + " " + f.name
+		}
+	}
+	return ""
+}
+
+// Grouped writes a number with a comma between each three digits.
+func Grouped(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	first := 0
+	if n < 0 {
+		first = 1
+	}
+	for i := len(s) - 3; i > first; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+func count(c load.Count) string {
+	if n, ok := c.Get(); ok {
+		return Grouped(n)
+	}
+	return "unknown"
+}
+
+func tokens(c load.Count) string {
+	if c.IsKnown() {
+		return count(c) + " tokens"
+	}
+	return "unknown"
+}
+
+func queue(c load.Count) string {
+	if us, ok := c.Get(); ok {
+		return milliseconds(float64(us) / 1000)
+	}
+	return "unknown"
+}
+
+// milliseconds writes a time with three digits that matter, in ms or s.
+func milliseconds(ms float64) string {
+	d := time.Duration(ms * float64(time.Millisecond))
+	switch {
+	case d >= time.Second:
+		return strconv.FormatFloat(d.Seconds(), 'f', 2, 64) + " s"
+	case d >= 10*time.Millisecond:
+		return strconv.FormatFloat(ms, 'f', 0, 64) + " ms"
+	default:
+		return strconv.FormatFloat(ms, 'f', 1, 64) + " ms"
+	}
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return Grouped(int64(n)) + " " + what + "s"
+}
