@@ -44,8 +44,12 @@ type Sniffer struct {
 	found findings
 }
 
-// Reset makes s ready for another stream and keeps its buffer.
-func (s *Sniffer) Reset() { *s = Sniffer{buf: s.buf[:0]} }
+// Reset makes s ready for another stream and keeps its buffers.
+func (s *Sniffer) Reset() {
+	last := template{b: s.found.last.b[:0]}
+	*s = Sniffer{buf: s.buf[:0]}
+	s.found.last = last
+}
 
 // Write reads the next bytes of the stream. It neither keeps nor changes p.
 func (s *Sniffer) Write(p []byte) {

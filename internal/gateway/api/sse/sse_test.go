@@ -3,11 +3,14 @@ package sse
 import (
 	"bytes"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 )
 
@@ -72,6 +75,8 @@ var streams = []struct {
 	{"usage elsewhere", "data: {\"choices\":[{\"usage\":{\"prompt_tokens\":1}}]}\n\n", state{Events: 1, End: EndTruncated}},
 	{"usage null keeps the last one", "data: {\"usage\":{\"prompt_tokens\":1}}\n\ndata: {\"usage\":null}\n\n", state{Events: 2, Usage: Usage{Prompt: known(1)}}},
 	{"usage twice in an event", "data: {\"usage\":{\"prompt_tokens\":1},\"usage\":{\"total_tokens\":2}}\n\n", state{Events: 1, Usage: Usage{Total: known(2)}}},
+	{"usage goes back and forth", `data: {"choices":[{"text":"a"}],"usage":{"total_tokens":1}}` + "\n\n" + `data: {"usage":{"total_tokens":2}}` + "\n\n" +
+		`data: {"choices":[{"text":"b"}],"usage":{"total_tokens":1}}` + "\n\n", state{Events: 3, Usage: Usage{Total: known(1)}, End: EndTruncated}},
 	{"usage of odd types", "data: {\"usage\":{\"prompt_tokens\":1.5,\"completion_tokens\":\"2\",\"total_tokens\":-1,\"prompt_tokens_details\":[]}}\n\n", state{Events: 1}},
 	{"usage with escapes in its name", "data: {\"us\\u0061ge\":{\"prompt_tokens\":1}}\n\n", state{Events: 1, Usage: Usage{Prompt: known(1)}}},
 	{"broken JSON says nothing", "data: {\"usage\":{\"prompt_tokens\":1}\n\ndata: {\"usage\":{\"prompt_tokens\":1}}}\n\n", state{Events: 2}},
@@ -269,10 +274,64 @@ func TestModelAgreesWithTheTable(t *testing.T) {
 	}
 }
 
+// TestAlikeEvents streams events that are nearly alike, as they are read by comparison: a difference must
+// never be taken for text.
+func TestAlikeEvents(t *testing.T) {
+	rng := testRand(t)
+	texts := []string{"", "a", " word", `\n`, `\"`, `\u00e9\ud83d\ude00`, "é世", `","finish_reason":"stop`, `"},"finish_reason":"length"},{"x":{"y":"`,
+		"bad \xff", `bad \x`, "bad \x01", `\`, `"`, strings.Repeat("long ", 100), `","usage":{"prompt_tokens":5},"x":"`}
+	shapes := []string{
+		`{"id":"1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"%s"},"finish_reason":null}],"usage":null}`,
+		`{"id":"1","object":"chat.completion.chunk","choices":[{"index":1,"delta":{"content":"%s"},"finish_reason":null}]}`,
+		`{"id":"1","object":"text_completion","choices":[{"index":0,"text":"%s","finish_reason":null}]}`,
+		`{"id":"1","choices":[{"text":"%s","finish_reason":"stop"}]}`,
+		`{"id":"1","choices":[{"text":"a"}],"usage":{"prompt_tokens":1,"x":"%s"}}`,
+		`{"choices":[{"delta":{"content":"%s"}}],"error":"%[1]s"}`,
+		`{"choices":[{"delta":{"content":"%s","content":"%[1]s"}}],"choices":[]}`,
+		`{"choices":[{"text":"%s"}],"object":"error"}`,
+		// Pairs of the same length, which differ before the text or behind it.
+		`{"errno":1,"choices":[{"text":"%s"}]}`,
+		`{"error":1,"choices":[{"text":"%s"}]}`,
+		`{"choices":[{"text":"%s","finish_reason":null}]}`,
+		`{"choices":[{"text":"%s","finish_reason":"eh"}]}`,
+	}
+	for range 5000 {
+		var sb strings.Builder
+		shape := shapes[rng.IntN(len(shapes))]
+		for range 1 + rng.IntN(8) {
+			if rng.IntN(4) == 0 {
+				shape = shapes[rng.IntN(len(shapes))]
+			}
+			data := fmt.Sprintf(shape, texts[rng.IntN(len(texts))])
+			if rng.IntN(8) == 0 {
+				data = data[:rng.IntN(len(data)+1)]
+			}
+			sb.WriteString("data: " + data + "\n\n")
+		}
+		var s Sniffer
+		s.Write([]byte(sb.String()))
+		if got, want := stateOf(&s), model(sb.String()); got != want {
+			t.Fatalf("got  %+v\nwant %+v\n%s", got, want, sb.String())
+		}
+	}
+}
+
+var seed = flag.Uint64("seed", 0, "seed of the random tests; 0 takes the time")
+
+func testRand(t *testing.T) *rand.Rand {
+	s := *seed
+	if s == 0 {
+		s = uint64(time.Now().UnixNano())
+	}
+	t.Logf("replay with -seed=%d", s)
+	return rand.New(rand.NewPCG(s, 0))
+}
+
 func FuzzSniffer(f *testing.F) {
 	for i, c := range streams {
 		f.Add([]byte(c.text), uint16(i))
 	}
+	f.Add([]byte("data: {\"choices\":[{\"text\":\"a\"}]}\n\ndata: {\"choices\":[{\"text\":\"b\",\"finish_reason\":\"stop\"}]}\n\n"), uint16(9))
 	f.Fuzz(func(t *testing.T, text []byte, chunk uint16) {
 		want := model(string(text))
 		for _, size := range []int{1, 1 + int(chunk), len(text)} {

@@ -277,23 +277,7 @@ func (s *Scanner) String(i int) int {
 	b := s.b
 	i++
 	for {
-		for len(b)-i >= 32 {
-			// Four words for one branch, while nothing special is in sight.
-			w := b[i : i+32 : i+32]
-			m := special(binary.LittleEndian.Uint64(w)) | special(binary.LittleEndian.Uint64(w[8:])) |
-				special(binary.LittleEndian.Uint64(w[16:])) | special(binary.LittleEndian.Uint64(w[24:]))
-			if m&highs != 0 {
-				break
-			}
-			i += 32
-		}
-		for len(b)-i >= 8 {
-			if m := special(binary.LittleEndian.Uint64(b[i:])) & highs; m != 0 {
-				i += bits.TrailingZeros64(m) >> 3
-				break
-			}
-			i += 8
-		}
+		i = plain(b, i)
 		if uint(i) >= uint(len(b)) {
 			return s.Fail(Syntax, i)
 		}
@@ -314,6 +298,32 @@ func (s *Scanner) String(i int) int {
 			i++ // the last seven bytes of the text are looked at one by one
 		}
 	}
+}
+
+// plain skips bytes that are nothing special, from i on, and stops at one that is, or in the last seven
+// bytes of the text. Names and many values end within the first word; text goes on for long, and there four
+// words are looked at for one branch.
+func plain(b []byte, i int) int {
+	if len(b)-i < 8 {
+		return i
+	}
+	if m := special(binary.LittleEndian.Uint64(b[i:])) & highs; m != 0 {
+		return i + bits.TrailingZeros64(m)>>3
+	}
+	for i += 8; len(b)-i >= 32; i += 32 {
+		w := b[i : i+32 : i+32]
+		m := special(binary.LittleEndian.Uint64(w)) | special(binary.LittleEndian.Uint64(w[8:])) |
+			special(binary.LittleEndian.Uint64(w[16:])) | special(binary.LittleEndian.Uint64(w[24:]))
+		if m&highs != 0 {
+			break
+		}
+	}
+	for ; len(b)-i >= 8; i += 8 {
+		if m := special(binary.LittleEndian.Uint64(b[i:])) & highs; m != 0 {
+			return i + bits.TrailingZeros64(m)>>3
+		}
+	}
+	return i
 }
 
 // runes reads characters that are not ASCII, from i on, until one that is.
