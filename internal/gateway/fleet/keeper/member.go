@@ -75,7 +75,7 @@ func (m *member) asked(now time.Time, spec fleet.Spec, err error) (changed bool)
 	}
 	switch {
 	case truth:
-		if spec.Ranks != m.told || m.short {
+		if spec.Ranks != m.told || m.short || (m.worker != nil && m.worker.Kind != spec.Kind) {
 			m.shown = 0 // it may have fewer now
 		}
 		m.answered, m.told = true, spec.Ranks
