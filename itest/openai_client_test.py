@@ -216,7 +216,6 @@ class OpenAIClient(unittest.TestCase):
         with self.assertRaises(openai.NotFoundError) as caught:
             self.client.chat.completions.create(model="no-such-model", messages=self.messages)
         self.assertEqual(caught.exception.code, "model_not_found")
-        self.assertIn("no-such-model", caught.exception.message)
 
     def test_bad_request(self):
         with self.assertRaises(openai.BadRequestError):

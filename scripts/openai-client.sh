@@ -25,7 +25,7 @@ rm -rf .cache/itest
 if ! "$venv/bin/python" itest/openai_client_test.py --verbose; then
 	for log in .cache/itest/*.log; do
 		echo "--- the end of $log" >&2
-		tail -n 40 "$log" >&2
+		tail -n 20 "$log" | cut -c 1-400 >&2
 	done
 	exit 1
 fi

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -163,7 +164,7 @@ func benchMain(ctx context.Context, args []string) error {
 func startTargets(ctx context.Context, o options) (targets []target, stop func(), err error) {
 	var started []*process
 	stop = func() {
-		for _, p := range started {
+		for _, p := range slices.Backward(started) { // the stub last: proxies would complain that it is gone
 			p.stop()
 		}
 	}
