@@ -295,9 +295,10 @@ func (d *restDriver) check(t *testing.T) {
 	}
 }
 
-// TestAnswersDoNotDependOnTheBatch: the tokens of an answer follow from seed and prompt alone, whatever was cached or preempted.
+// TestAnswersDoNotDependOnTheBatch: the tokens of an answer follow from seed, adapter and prompt alone, whatever was cached or preempted.
 func TestAnswersDoNotDependOnTheBatch(t *testing.T) {
 	prompt := promptOf("0:50")
+	var salt, lora string
 	answer := func(cfg Config, others int) (out []uint32, preempted int64) {
 		c, err := New(cfg)
 		if err != nil {
@@ -308,7 +309,7 @@ func TestAnswersDoNotDependOnTheBatch(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := c.Submit(0, Request{ID: 99, Prompt: prompt, MaxTokens: 20}); err != nil {
+		if err := c.Submit(0, Request{ID: 99, Prompt: prompt, MaxTokens: 20, Salt: salt, LoRA: lora}); err != nil {
 			t.Fatal(err)
 		}
 		for at, ok := c.Next(); ok; at, ok = c.Next() {
@@ -330,5 +331,27 @@ func TestAnswersDoNotDependOnTheBatch(t *testing.T) {
 	}
 	if other, _ := answer(Config{Seed: 1}, 0); slices.Equal(alone, other) {
 		t.Error("another seed gives the same answer")
+	}
+	salt = "tenant"
+	if other, _ := answer(Config{}, 0); !slices.Equal(alone, other) {
+		t.Error("a salt changes the answer")
+	}
+	lora = "adapter"
+	if other, _ := answer(Config{}, 0); slices.Equal(alone, other) {
+		t.Error("an adapter gives the same answer")
+	}
+}
+
+// TestFreeStepsEnd: an engine whose steps cost nothing still takes time, or Advance would never return to its caller's clock.
+func TestFreeStepsEnd(t *testing.T) {
+	c, err := New(Config{Timing: Timing{StepFixed: -1, PrefillPerToken: -1, DecodePerSeq: -1, PerKVToken: -1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Submit(0, Request{Prompt: promptOf("0:10"), MaxTokens: 1000}); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(c.Advance(10, nil)); n != 11 { // admitted, and a token in each nanosecond
+		t.Errorf("%d actions in 10 ns, want 11", n)
 	}
 }

@@ -5,7 +5,6 @@ import "slices"
 // beginStep decides what the next step computes, and when it ends. Order: one token for each sequence in decode, then prompt
 // chunks of admitted sequences, then new admissions, as long as the token budget lasts.
 func (c *Core) beginStep() {
-	preempted := c.count.preemptions
 	decode, kv := c.scheduleDecode()
 	budget := c.cfg.MaxBatchTokens - decode
 	prefill := 0
@@ -18,9 +17,9 @@ func (c *Core) beginStep() {
 			chunk(s)
 		}
 	}
-	// Right after a preemption nobody is admitted: the victim stands first in the queue, and would take back what was
-	// just taken from it.
-	for c.count.preemptions == preempted && prefill < budget && len(c.waiting) > 0 && len(c.running) < c.cfg.MaxRunning {
+	// Right after a preemption nobody is admitted, without a word here: the victim stands first, and needs all the blocks
+	// that it had, of which one is taken.
+	for prefill < budget && len(c.waiting) > 0 && len(c.running) < c.cfg.MaxRunning {
 		s := c.waiting[0]
 		if !c.admit(s) {
 			break // first come, first served: nobody overtakes the one that does not fit

@@ -228,16 +228,35 @@ func TestCloseDropsEverything(t *testing.T) {
 	}()
 	until(t, "the request hangs", func() bool { return s.Stats().FaultsMet == 1 })
 	s.Close()
+	select {
+	case <-s.owner.done:
+	default:
+		t.Error("Close came back before the engine's goroutine ended")
+	}
 	s.Close()
 	if err := <-hung; err == nil {
 		t.Error("the request that hung got an answer")
 	}
-	for err := error(nil); err == nil; {
-		if _, err = st.next(); err == io.EOF {
-			t.Error("the stream ended cleanly")
-		}
+	if err := st.brokenOff(); err == io.EOF {
+		t.Error("the stream ended cleanly")
 	}
 	if err := s.SetFault(Fault{Kind: FaultRestart, DelayMS: 1000}); !errors.Is(err, errStopped) {
 		t.Errorf("restart after Close: %v", err)
+	}
+}
+
+// TestDyingEnginesEndNoStreamCleanly takes the two halves of Close one at a time: the engine that drops its requests, and the handlers
+// that are told to give up.
+func TestDyingEnginesEndNoStreamCleanly(t *testing.T) {
+	for name, die := range map[string]func(*Server){
+		"the engine":   func(s *Server) { _ = s.owner.do(s.owner.dropAll) },
+		"the handlers": func(s *Server) { s.stop() },
+	} {
+		s, c := start(t, Options{})
+		st := c.stream(t.Context(), "/v1/completions", `{"prompt":[1],"max_tokens":10000,"stream":true}`)
+		die(s)
+		if err := st.brokenOff(); err == io.EOF {
+			t.Errorf("%s: the stream ended cleanly", name)
+		}
 	}
 }

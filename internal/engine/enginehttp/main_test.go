@@ -124,6 +124,15 @@ func (s *stream) next() (string, error) {
 	return strings.TrimSuffix(data, "\n"), nil
 }
 
+// brokenOff reads until the stream ends and returns what ended it: io.EOF for a clean end.
+func (s *stream) brokenOff() error {
+	for {
+		if _, err := s.next(); err != nil {
+			return err
+		}
+	}
+}
+
 // all reads to the end, which must be clean, and returns the chunks before [DONE].
 func (s *stream) all() (chunks []string) {
 	s.t.Helper()

@@ -264,6 +264,7 @@ func TestErrors(t *testing.T) {
 			{"/v1/completions", `{"model":"m","prompt":{}}`, 400},
 			{"/v1/completions", `{"model":"m","prompt":[4294967296]}`, 400},
 			{"/v1/completions", `{"model":"m","prompt":[-1]}`, 400},
+			{"/v1/completions", `{"model":"m","prompt":[01]}`, 400},
 			{"/v1/completions", `{"model":"m"}`, 400},
 			{"/v1/completions", `{"model":"m","prompt":[1]`, 400},
 			{"/v1/chat/completions", `{"model":"m"}`, 400},

@@ -3,6 +3,7 @@ package enginehttp
 import (
 	"context"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -174,5 +175,35 @@ func TestLoadReports(t *testing.T) {
 			t.Error("Stats lies too")
 		}
 		wg.Wait()
+	})
+}
+
+// TestHistogramsFollowTheModel: what /metrics says of times is what the model says, to the digit.
+func TestHistogramsFollowTheModel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		timing := engine.Timing{StepFixed: 50 * time.Millisecond, PrefillPerToken: -1, DecodePerSeq: -1, PerKVToken: -1}
+		_, c := start(t, Options{Engine: engine.Config{Timing: timing, MaxRunning: 1}, Listener: newMemListener()})
+		var wg sync.WaitGroup
+		for range 2 { // the second waits until the first has its three tokens
+			wg.Go(func() { c.do(http.MethodPost, "/v1/completions", `{"prompt":[1,2,3],"max_tokens":3}`) })
+			time.Sleep(time.Millisecond)
+		}
+		wg.Wait()
+		_, _, page := c.do(http.MethodGet, "/metrics", "")
+		for _, want := range []string{
+			// The second one's first token comes after 149 ms in the queue and a step; a value on a bound is in that bound's bucket.
+			`time_to_first_token_seconds_bucket{engine="0",model_name="perigee-sim",le="0.04"} 0.0`,
+			`time_to_first_token_seconds_bucket{engine="0",model_name="perigee-sim",le="0.06"} 1.0`,
+			`time_to_first_token_seconds_sum{engine="0",model_name="perigee-sim"} 0.249`,
+			`inter_token_latency_seconds_bucket{engine="0",model_name="perigee-sim",le="0.025"} 0.0`,
+			`inter_token_latency_seconds_bucket{engine="0",model_name="perigee-sim",le="0.05"} 4.0`,
+			`inter_token_latency_seconds_count{engine="0",model_name="perigee-sim"} 4.0`,
+			`request_queue_time_seconds_sum{engine="0",model_name="perigee-sim"} 0.149`,
+			`request_generation_tokens_sum{engine="0",model_name="perigee-sim"} 6.0`,
+		} {
+			if !strings.Contains(page, "vllm:"+want+"\n") {
+				t.Errorf("not on the page: %s", want)
+			}
+		}
 	})
 }
