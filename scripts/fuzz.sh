@@ -35,8 +35,9 @@ for dir in $dirs; do
 			rm -f "$log"
 			exit 1
 		fi
-		# The last line of progress: how much was tried.
-		echo "$dir $name: $(grep -o 'execs: [0-9]*' "$log" | tail -1)"
+		# The last line of progress tells how much was tried.
+		tried=$(grep -o 'execs: [0-9]*' "$log" | tail -1 || true)
+		echo "$dir $name: ${tried:-only its seeds, $time was too short for more on this machine}"
 		rm -f "$log"
 		ran=$((ran + 1))
 	done
