@@ -127,6 +127,20 @@ func busyBuckets(t *testing.T) *bucket.Resolver {
 	return r
 }
 
+// TestHalfAPairIsNotReturned asks a bucket itself, without a resolver that would drop what comes with an error.
+func TestHalfAPairIsNotReturned(t *testing.T) {
+	reg := fleet.NewRegistry(fleet.BreakerConfig{}, 0)
+	reg.Put(fleet.Spec{ID: "p", Stage: fleet.Prefill, Models: []string{"m"}})
+	b := bucket.NewPD("b", 0, bucket.Range{},
+		bucket.NewGroup("m", fleet.Prefill, nil, newPolicy("random", 1, policy.Limits{})),
+		bucket.NewGroup("m", fleet.Decode, nil, newPolicy("random", 1, policy.Limits{})))
+	s, err := b.Pick(context.Background(), reg.View(), &bucket.Request{Now: fleettest.Epoch, InputTokens: 1})
+	var pe *policy.PickError
+	if s != (bucket.Selection{}) || !errors.As(err, &pe) || pe.Class != policy.NoCandidates || pe.Stage != fleet.Decode {
+		t.Errorf("half a pair: %s", outcome(&s, err))
+	}
+}
+
 // TestTraceReuse holds that a trace which is used again shows the new selection only, and that an earlier copy of its tries
 // is not needed for it: what it kept of the first does not come back.
 func TestTraceReuse(t *testing.T) {
