@@ -18,12 +18,12 @@ import (
 
 // demoCmd shows the main job on one machine.
 type demoCmd struct {
-	Engines  int     `default:"4" help:"How many simulated engines to run, vLLM's and SGLang's shapes in turn."`
+	Engines  int     `default:"8" help:"How many simulated engines to run, vLLM's and SGLang's shapes in turn. The default trace needs about six."`
 	Speed    float64 `default:"20" help:"Divides all times, the trace's and the engines', so that the load stays true."`
 	From     float64 `default:"0" help:"Where in the trace to begin, in its seconds."`
 	Requests int     `help:"How many requests to replay, from there. 0: as --seconds says."`
-	Seconds  float64 `help:"How much of the trace to replay, in its seconds. 0, and no --requests: 300."`
-	Policy   string  `default:"power_of_two" help:"The policy that is compared with round_robin: power_of_two, load_based, random or round_robin."`
+	Seconds  float64 `help:"How much of the trace to replay, in its seconds. 0, and no --requests: 240."`
+	Policy   string  `default:"load_based" help:"The policy that is compared with round_robin: power_of_two, load_based, random or round_robin."`
 	Seed     uint64  `default:"1" help:"Fixes the random choices."`
 	JSON     bool    `name:"json" help:"Print one JSON object instead of a table."`
 	Keep     bool    `help:"Leave engines and gateway running at the end, until SIGINT."`
@@ -37,12 +37,13 @@ under --policy, and prints both side by side. docs/demo.md says how to read it.
 
 Examples:
   perigee demo
-  perigee demo --policy load_based --seconds 100 --json
+  perigee demo --policy power_of_two --seconds 100 --json
   perigee demo --requests 50 --keep`
 }
 
-// defaultSeconds is the slice of the trace: long enough for the tails, short enough for a minute's patience.
-const defaultSeconds = 300
+// defaultSeconds is the slice of the trace: 877 requests, enough for a 99th percentile, and with the default speed two runs
+// of 13 s each.
+const defaultSeconds = 240
 
 func (c *demoCmd) options() demo.Options {
 	o := demo.Options{
@@ -64,7 +65,7 @@ func (c *demoCmd) Run(rc *runContext) error {
 	}
 	ctx, stop := signal.NotifyContext(rc.ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	o.Log = slog.New(slog.NewTextHandler(rc.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	o.Log = slog.New(slog.NewTextHandler(rc.stderr, &slog.HandlerOptions{Level: slog.LevelError})) // a poll that comes late shows in the report
 	var p *progress
 	if !c.Quiet {
 		p = newProgress(rc.stderr, c.Speed)

@@ -52,7 +52,7 @@ func (f *Fleet) start(ctx context.Context, o *Options, policy string, requests i
 			return err
 		}
 		f.servers = append(f.servers, s)
-		f.Engines = append(f.Engines, Engine{ID: fmt.Sprintf("engine-%d", i+1), Flavor: flavor(i), URL: s.URL()})
+		f.Engines = append(f.Engines, Engine{ID: engineID(i), Flavor: flavor(i), URL: s.URL()})
 	}
 	f.Config = configuration(policy, o.Speed, f.Buckets, f.Engines)
 	cfg, faults := config.Parse("demo.yaml", []byte(f.Config))

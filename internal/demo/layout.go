@@ -17,7 +17,7 @@ const (
 // shortest are the bounds below which the configuration accepts no time.
 const shortest = 10 * time.Millisecond
 
-// shortTokens parts the buckets: half of the trace's prompts are shorter, and they hold a sixth of its tokens.
+// shortTokens parts the buckets: two thirds of the trace's first prompts are shorter, and they hold a sixth of its tokens.
 const shortTokens = 16384
 
 // Bucket is one bucket of the demo.
@@ -44,17 +44,21 @@ func flavor(i int) enginehttp.Flavor {
 	return enginehttp.SGLang
 }
 
-// layout shares n engines out to the buckets.
+// layout shares n engines out to the buckets: short prompts may go to any engine, long ones to all but a quarter, which is
+// kept free for the short.
 func layout(n int) []Bucket {
 	ids := make([]string, n)
 	for i := range ids {
-		ids[i] = fmt.Sprintf("engine-%d", i+1)
+		ids[i] = engineID(i)
 	}
 	return []Bucket{
-		{ID: "short", MaxInputTokens: shortTokens, Engines: ids[:(n+1)/2]},
-		{ID: "long", Engines: ids},
+		{ID: "short", MaxInputTokens: shortTokens, Engines: ids},
+		{ID: "long", Engines: ids[n/4:]},
 	}
 }
+
+// engineID names the i-th engine, from 0.
+func engineID(i int) string { return fmt.Sprintf("engine-%d", i+1) }
 
 // configuration writes the gateway's configuration as an operator would.
 func configuration(policy string, speed float64, buckets []Bucket, engines []Engine) string {

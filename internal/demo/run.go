@@ -167,7 +167,7 @@ func (f *Fleet) watch(o *Options, c *counter) (stop func()) {
 			}
 			var sample *explain.Record
 			if n%samplesEvery == samplesEvery/2 {
-				sample = choose(f.gateway.Explain().Records(explain.Query{Limit: sampled}))
+				sample = choose(f.gateway.Explain().Records(explain.Query{Limit: sampled}), n/samplesEvery%2 == 0)
 			}
 			tell(sample)
 		}

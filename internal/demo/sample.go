@@ -12,8 +12,8 @@ import (
 const sampled = 24
 
 // choose takes the decision that shows most: one that a bucket refused and the next took, then one that the engines' own
-// reports decided, then any.
-func choose(newest []explain.Record) *explain.Record {
+// reports decided, then any; among equals the longest prompt, or the shortest.
+func choose(newest []explain.Record, longest bool) *explain.Record {
 	var best *explain.Record
 	most := -1
 	for i := range newest {
@@ -30,7 +30,7 @@ func choose(newest []explain.Record) *explain.Record {
 		case t.Reason != string(policy.ReasonTie):
 			score = 1
 		}
-		if score > most {
+		if score > most || score == most && (newest[i].InputTokens > best.InputTokens) == longest {
 			best, most = &newest[i], score
 		}
 	}

@@ -21,7 +21,7 @@ func (r *Report) Text() string {
 		if x.MaxInputTokens > 0 {
 			limit = "up to " + explain.Grouped(int64(x.MaxInputTokens)) + " tokens"
 		}
-		fmt.Fprintf(&b, "bucket %s: %s, on %s\n", x.ID, limit, strings.Join(x.Engines, ", "))
+		fmt.Fprintf(&b, "bucket %s: %s, on %s\n", x.ID, limit, list(x.Engines))
 	}
 	fmt.Fprintf(&b, "seed %d; fresh engines and a fresh gateway for each run; trace time = wall time × %g\n\n", c.Seed, c.Speed)
 	writeRows(&b, r.rows())
@@ -174,3 +174,11 @@ func seconds(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) + " s
 func whole(v float64) string   { return strconv.FormatFloat(v, 'f', 0, 64) }
 func grouped(v float64) string { return explain.Grouped(int64(v)) }
 func percent(v float64) string { return strconv.FormatFloat(100*v, 'f', 1, 64) + " %" }
+
+// list names the members of a bucket; [layout] numbers them without a gap.
+func list(ids []string) string {
+	if len(ids) < 4 {
+		return strings.Join(ids, ", ")
+	}
+	return ids[0] + " to " + ids[len(ids)-1]
+}

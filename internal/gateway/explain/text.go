@@ -139,24 +139,41 @@ func (t *Try) figures() string {
 			return pressure(t.Stage, mine.Report, others[0].Report)
 		}
 	case policy.ReasonInflight, policy.ReasonLeastLocally:
-		return versus(mine, others, func(c *Candidate) string { return Grouped(c.InFlight) }) + " in flight"
+		return versus(mine, others, func(c *Candidate) load.Count { return load.Known(c.InFlight) }, "in flight")
 	case policy.ReasonLeastLoad:
-		return versus(mine, others, func(c *Candidate) string { return count(c.Score) }) + " waiting, running and on the way"
+		return versus(mine, others, func(c *Candidate) load.Count { return c.Score }, "waiting, running and on the way")
 	}
 	return ""
 }
 
-func versus(mine *Candidate, others []*Candidate, figure func(*Candidate) string) string {
-	const shown = 8 // a line's worth
-	list := make([]string, 0, shown+1)
-	for i, c := range others {
-		if i == shown {
-			list = append(list, "…")
-			break
+// versus sets the picked one's figure against the least and the most of the others.
+func versus(mine *Candidate, others []*Candidate, figure func(*Candidate) load.Count, what string) string {
+	low, high := figure(others[0]), figure(others[0])
+	for _, c := range others[1:] {
+		n := figure(c)
+		if less(n, low) {
+			low = n
 		}
-		list = append(list, figure(c))
+		if less(high, n) {
+			high = n
+		}
 	}
-	return figure(mine) + " vs " + strings.Join(list, ", ")
+	own := figure(mine)
+	switch {
+	case own == low && own == high:
+		return "all tied at " + count(own) + " " + what
+	case low == high:
+		return count(own) + " vs " + count(low) + " " + what
+	default:
+		return count(own) + " vs " + count(low) + " to " + count(high) + " " + what
+	}
+}
+
+// less orders counts, an unknown one before all others.
+func less(a, b load.Count) bool {
+	x, ok1 := a.Get()
+	y, ok2 := b.Get()
+	return !ok1 && ok2 || ok1 && ok2 && x < y
 }
 
 // pressure names the first figure that tells two reports apart, in the order in which the policies compare them.

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/perigee-llm/perigee/internal/gateway/explain"
+)
+
+// explainCmd asks a running gateway why requests went where they went.
+type explainCmd struct {
+	URL     string `name:"url" default:"http://127.0.0.1:30001" help:"The gateway's admin listener."`
+	Request string `placeholder:"ID" help:"The request to explain, by its x-request-id. Without it: the newest."`
+	Limit   int    `default:"5" help:"How many requests, the newest first; 0: all that the gateway remembers."`
+	JSON    bool   `name:"json" help:"Print the gateway's JSON."`
+}
+
+// Help shows what an answer looks like.
+func (explainCmd) Help() string {
+	return `Prints the buckets in the order in which they were tried, and for each group the policy, the engines that it looked at
+with their signals, the pick and its reason, or who was refused and by which limit; then what came of the request.
+The gateway needs an admin listener: --admin-port, or server.admin.port in the file.
+
+Examples:
+  perigee explain
+  perigee explain --url http://127.0.0.1:30001 --request 7f3a9c`
+}
+
+// Limits of one question.
+const (
+	// explainTimeout bounds it: the gateway answers from memory.
+	explainTimeout = 10 * time.Second
+	// explainMaxBody bounds the answer, in bytes: the whole default log has about 4 MiB.
+	explainMaxBody = 64 << 20
+)
+
+// Run asks and prints.
+func (c *explainCmd) Run(rc *runContext) error {
+	base, err := adminURL(c.URL)
+	if err != nil {
+		return exitError{exitUsage, "explain: " + err.Error()}
+	}
+	if c.Limit < 0 {
+		return exitError{exitUsage, "explain: --limit is a number from 0"}
+	}
+	ctx, cancel := context.WithTimeout(rc.ctx, explainTimeout)
+	defer cancel()
+	text, err := c.ask(ctx, base)
+	if err != nil {
+		return fmt.Errorf("explain: %w", err)
+	}
+	var answer struct {
+		Decisions []explain.Record `json:"decisions"`
+	}
+	if err := json.Unmarshal(text, &answer); err != nil {
+		return fmt.Errorf("explain: %s does not answer as a gateway of this version does: %w", base, err)
+	}
+	if len(answer.Decisions) == 0 && c.Request != "" {
+		return exitError{exitRun, fmt.Sprintf("explain: the gateway remembers no request %q: it never came, was refused before an engine was looked for, or is too long ago", c.Request)}
+	}
+	return c.print(rc.stdout, text, answer.Decisions)
+}
+
+func (c *explainCmd) print(w io.Writer, text []byte, records []explain.Record) error {
+	var b bytes.Buffer
+	switch {
+	case c.JSON:
+		if err := json.Indent(&b, text, "", "  "); err != nil {
+			return err
+		}
+	case len(records) == 0:
+		b.WriteString("the gateway has had no request yet\n")
+	default:
+		for i := range records {
+			if i > 0 {
+				b.WriteString("\n")
+			}
+			b.WriteString(records[i].Text())
+		}
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+// adminURL checks the base and takes a trailing slash off.
+func adminURL(text string) (string, error) {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("--url: %w", err)
+	case u.Scheme != "http" && u.Scheme != "https", u.Host == "":
+		return "", fmt.Errorf("--url: %q is no http or https URL such as http://127.0.0.1:30001", text)
+	case u.RawQuery != "" || u.Fragment != "":
+		return "", fmt.Errorf("--url: %q has more than a base: leave out what follows the path", text)
+	}
+	return strings.TrimRight(text, "/"), nil
+}
+
+// ask fetches the decisions.
+func (c *explainCmd) ask(ctx context.Context, base string) ([]byte, error) {
+	q := url.Values{}
+	if c.Request != "" {
+		q.Set("request", c.Request)
+	}
+	if c.Limit > 0 {
+		q.Set("limit", strconv.Itoa(c.Limit))
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/debug/decisions?"+q.Encode(), nil)
+	if err != nil {
+		return nil, err
+	}
+	transport := &http.Transport{DisableKeepAlives: true}
+	res, err := transport.RoundTrip(req)
+	if err != nil {
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			return nil, fmt.Errorf("nothing listens on %s: start the gateway with --admin-port, and give its address as --url", base)
+		}
+		return nil, fmt.Errorf("%s: %w", base, err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(res.Body, explainMaxBody+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: the answer broke off: %w", base, err)
+	case res.StatusCode == http.StatusNotFound:
+		return nil, fmt.Errorf("%s has no /debug/decisions: it is not the admin listener, whose port is --admin-port", base)
+	case res.StatusCode != http.StatusOK:
+		return nil, fmt.Errorf("%s answers %s", base, res.Status)
+	case len(text) > explainMaxBody:
+		return nil, fmt.Errorf("%s: the answer is over %d MiB; ask with --limit", base, explainMaxBody>>20)
+	}
+	return text, nil
+}
