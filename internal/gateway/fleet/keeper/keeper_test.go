@@ -400,6 +400,18 @@ func TestClose(t *testing.T) {
 	})
 }
 
+// TestCloseAtOnce: whoever waits for the first targets is let go also when none of them was asked.
+func TestCloseAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(map[string]*fakeEngine{"b": {hang: true}})
+		for range 50 { // which of the goroutine's two events it sees first is left to chance
+			k, _ := start(t, n, keeper.Options{Targets: []introspect.Target{target("b")}})
+			k.Close()
+			<-k.Registered()
+		}
+	})
+}
+
 func TestStartRefusesDuplicates(t *testing.T) {
 	_, err := keeper.Start(keeper.Options{Registry: fleet.NewRegistry(fleet.BreakerConfig{}, 0), Targets: []introspect.Target{target("a"), target("a")}})
 	if !errors.Is(err, keeper.ErrDuplicate) {

@@ -19,6 +19,7 @@ import (
 //
 //	asked at=D [fail=unreachable|404|malformed|unroutable] [kind=vllm|sglang|unknown] [models=A,B] [ranks=N] [stage=…]
 //	polled at=D [fail=unreachable|503|404|malformed|large|noload] [ranks=N] [expected=N] [running=N] [started=N] [prefilled=N]
+//	       [uncached=N] (with prefilled, each token of which took 10 µs, this gives a queue)
 //	report at=D
 type memberScript struct {
 	m      *member
@@ -52,7 +53,7 @@ func (s *memberScript) do(c *script.Command) bool {
 		if r := s.m.worker.Load.Report(now); r == nil {
 			c.Print("none")
 		} else {
-			c.Print(fmt.Sprintf("ranks=%d running=%v age=%v", r.Ranks, r.Running, now.Sub(r.At)))
+			c.Print(fmt.Sprintf("ranks=%d running=%v queue=%vµs age=%v", r.Ranks, r.Running, r.QueueMicros, now.Sub(r.At)))
 		}
 	default:
 		return false
@@ -113,8 +114,13 @@ func answer(c *script.Command, now time.Time) *source.Answer {
 	if c.Has("prefilled") {
 		a.Prefilled = load.Known(c.Int("prefilled", 0))
 	}
+	report := load.RankReport{At: now, Running: load.Known(c.Int("running", 0)), PrefillTokens: a.Prefilled}
+	if c.Has("uncached") {
+		report.WaitingUncached = load.Known(c.Int("uncached", 0))
+		report.PrefillBusy = load.Known(10 * c.Int("prefilled", 0))
+	}
 	for i := range int(c.Int("ranks", 1)) {
-		a.Ranks = append(a.Ranks, source.Rank{Number: i, Report: load.RankReport{At: now, Running: load.Known(c.Int("running", 0))}})
+		a.Ranks = append(a.Ranks, source.Rank{Number: i, Report: report})
 	}
 	return a
 }

@@ -17,11 +17,7 @@ type grid struct {
 func gridOf(id string, origin time.Time, every time.Duration) grid {
 	h := fnv.New64a()
 	h.Write([]byte(id))
-	// FNV's low bits hardly differ between ids that differ in their last letter; its product's high bits do.
-	x := h.Sum64()
-	x ^= x >> 32
-	x *= 0x9e3779b97f4a7c15 // the golden ratio, Knuth's multiplicative hash
-	return grid{origin: origin, every: every, phase: time.Duration(x>>1) % every}
+	return grid{origin: origin, every: every, phase: time.Duration(h.Sum64()>>1) % every}
 }
 
 // after returns the first moment of the grid that is later than t.

@@ -42,6 +42,7 @@ func TestPoll(t *testing.T) {
 		{"vllm cut after a whole line", fleet.VLLM, "http://e:1/metrics", 200, cut(metrics), ask.ErrUnreachable},
 		{"an error page is no answer", fleet.VLLM, "http://e:1/metrics", 500, body(metrics), ask.ErrStatus},
 		{"too long", fleet.VLLM, "http://e:1/metrics", 200, io.MultiReader(body(metrics), io.LimitReader(spaces{}, 9<<20)), ask.ErrTooLarge},
+		{"a fault in the second rank", fleet.SGLang, "http://e:1/v1/loads?include=core", 200, body(`{"loads":[{"dp_rank":0},{"dp_rank":1024}]}`), ask.ErrMalformed},
 		{"a kind without load", fleet.UnknownKind, "", 0, nil, source.ErrNoLoad},
 	} {
 		t.Run(c.name, func(t *testing.T) {
