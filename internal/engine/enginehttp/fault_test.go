@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"syscall"
@@ -74,7 +75,7 @@ func TestFaultResetMidStream(t *testing.T) {
 	if b, err := io.ReadAll(resp.Body); len(b) == 0 || int64(len(b)) >= resp.ContentLength || !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("%d of %d bytes: %v", len(b), resp.ContentLength, err)
 	}
-	if status, _, _ := c.do(http.MethodPost, "/v1/completions", wholeBody); status != 200 {
+	if status, _, _ := c.do(http.MethodPost, "/v1/completions", wholeBody); status != 200 { // on a connection that was never kept
 		t.Errorf("afterwards: %d", status)
 	}
 }
@@ -140,18 +141,31 @@ func TestFaultRefuse(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.do(http.MethodGet, "/health", "") // leaves an idle connection behind
+	until(t, "an idle connection", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, st := range s.mu.conns {
+			if st == http.StateIdle {
+				return true
+			}
+		}
+		return false
+	})
 	s.mustFault(t, Fault{Kind: FaultRefuse})
 	if !s.Stats().Down {
 		t.Error("not down")
 	}
-	if _, err := c.try(t.Context(), http.MethodPost, "/v1/completions", wholeBody); !errors.Is(err, syscall.ECONNREFUSED) {
+	// A client of its own: c may still hold the connection that was closed, and not know it yet.
+	fresh := &client{t, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, c.url}
+	if _, err := fresh.try(t.Context(), http.MethodPost, "/v1/completions", wholeBody); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("want refused: %v", err)
 	}
 	if rest := st.all(); len(rest) != 19 {
 		t.Errorf("the stream that ran got %d more chunks, want 19", len(rest))
 	}
+	until(t, "its connection is closed too", func() bool { return s.Stats().OpenConnections == 0 })
 	s.mustFault(t, Fault{Kind: FaultNone})
-	if status, _, _ := c.do(http.MethodPost, "/v1/completions", wholeBody); status != 200 {
+	if status, _, _ := fresh.do(http.MethodPost, "/v1/completions", wholeBody); status != 200 {
 		t.Errorf("afterwards: %d", status)
 	}
 }
@@ -179,6 +193,7 @@ func TestFaultRestart(t *testing.T) {
 		t.Errorf("right after: %+v", got)
 	}
 	until(t, "up again", func() bool { return !s.Stats().Down })
+	c.http.CloseIdleConnections() // the reset ones may not be noticed yet
 	v := c.json(http.MethodPost, "/v1/completions", prompt)
 	if cached := v["usage"].(map[string]any)["prompt_tokens_details"].(map[string]any)["cached_tokens"]; cached != 0.0 {
 		t.Errorf("%v tokens cached after a restart", cached)
@@ -213,6 +228,7 @@ func TestControl(t *testing.T) {
 		t.Errorf("%v", st)
 	}
 	ctl.json(http.MethodPost, "/_control", `{"fault":"none"}`)
+	c.http.CloseIdleConnections()
 	c.do(http.MethodGet, "/health", "")
 }
 
@@ -259,4 +275,32 @@ func TestDyingEnginesEndNoStreamCleanly(t *testing.T) {
 			t.Errorf("%s: the stream ended cleanly", name)
 		}
 	}
+}
+
+// TestListenersThatCannotComeBack: a listener that was handed in can be taken down only if there is a way to open it again.
+func TestListenersThatCannotComeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemListener()
+		s, c := start(t, Options{Listener: m})
+		if err := s.SetFault(Fault{Kind: FaultRefuse}); err == nil || s.Stats().Down {
+			t.Errorf("refused without a way back: %v", err)
+		}
+		c.do(http.MethodGet, "/health", "")
+
+		s, c = start(t, Options{Listener: newMemListener(), Listen: func(addr string) (net.Listener, error) {
+			if addr != "engine.test:80" {
+				t.Errorf("listen on %q", addr)
+			}
+			return m, nil
+		}})
+		s.mustFault(t, Fault{Kind: FaultRestart, DelayMS: 60_000})
+		if _, err := c.try(t.Context(), http.MethodGet, "/health", ""); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("down: %v", err)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if s.Stats().Down {
+			t.Error("still down")
+		}
+	})
 }

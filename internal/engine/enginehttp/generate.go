@@ -90,7 +90,7 @@ func (s *Server) newJob(w http.ResponseWriter, r *http.Request) *job {
 	if err := readBody(w, r, body); err != nil {
 		if r.Context().Err() != nil {
 			count.clientGone.Add(1)
-			return nil
+			panic(http.ErrAbortHandler)
 		}
 		s.failBody(w, err)
 		return nil

@@ -2,6 +2,7 @@ package enginehttp
 
 import (
 	"encoding/json"
+	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -153,8 +154,8 @@ func (s *Server) modelInfo(w http.ResponseWriter, _ *http.Request) {
 // does not publish events.
 func (s *Server) sglangServerInfo(w http.ResponseWriter, _ *http.Request) {
 	cfg := s.owner.cfg
-	host, port, _ := strings.Cut(s.addr, ":")
-	n, _ := strconv.Atoi(port) // 0 for a listener without ports
+	host, port, _ := net.SplitHostPort(s.addr) // empty for a listener without ports
+	n, _ := strconv.Atoi(port)                 // then 0
 	l := s.load()
 	writeJSON(w, map[string]any{
 		"model_path": s.opt.Models[0], "tokenizer_path": s.opt.Models[0], "served_model_name": s.opt.Models[0],

@@ -9,12 +9,11 @@ import (
 
 // metrics are what the HTTP shell counts beside the core's own figures. They belong to the owner's goroutine.
 type metrics struct {
-	requests, failed, byLength, aborted int64
-	created                             time.Time
-	prompt, output, maxTokens           histogram // tokens
-	ttft, itl, tpot, e2e                histogram // seconds
-	queue, inference, prefill, decode   histogram // seconds
-	rate                                rate
+	failed, byLength, aborted         int64
+	prompt, output, maxTokens         histogram // tokens
+	ttft, itl, tpot, e2e              histogram // seconds
+	queue, inference, prefill, decode histogram // seconds
+	rate                              rate
 }
 
 // The bounds are those of vLLM 0.32's own histograms of the same names.
@@ -27,8 +26,7 @@ var (
 
 func newMetrics() metrics {
 	return metrics{
-		created: time.Now(),
-		prompt:  newHistogram(tokenBounds), output: newHistogram(tokenBounds), maxTokens: newHistogram(tokenBounds),
+		prompt: newHistogram(tokenBounds), output: newHistogram(tokenBounds), maxTokens: newHistogram(tokenBounds),
 		ttft: newHistogram(ttftBounds), itl: newHistogram(itlBounds), tpot: newHistogram(itlBounds), e2e: newHistogram(requestBounds),
 		queue: newHistogram(requestBounds), inference: newHistogram(requestBounds),
 		prefill: newHistogram(requestBounds), decode: newHistogram(requestBounds),
@@ -36,7 +34,6 @@ func newMetrics() metrics {
 }
 
 func (m *metrics) submitted(maxTokens int) {
-	m.requests++
 	m.maxTokens.observe(float64(maxTokens))
 }
 

@@ -61,7 +61,7 @@ func Start(opt Options) (*Server, error) {
 	s.http = &http.Server{
 		Handler: s.counted(s.routes()), ConnState: s.trackConn, ErrorLog: log.New(io.Discard, "", 0),
 		BaseContext:       func(net.Listener) context.Context { return s.quit },
-		ReadHeaderTimeout: 30 * time.Second, // as uvicorn's, long enough for anything but a client that stalls on purpose
+		ReadHeaderTimeout: 30 * time.Second, // only a client that stalls on purpose needs longer to send a request's head
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, connKey{}, c)
 		},
@@ -177,7 +177,11 @@ func (s *Server) SetFault(f Fault) error {
 	}
 	switch f.Kind {
 	case FaultRefuse:
-		return s.takeDown(func(_ net.Conn, st http.ConnState) bool { return st == http.StateIdle || st == http.StateNew })
+		return s.takeDown(func(c net.Conn, st http.ConnState) {
+			if st == http.StateIdle || st == http.StateNew {
+				_ = c.Close() // busy ones are closed when they become idle
+			}
+		})
 	case FaultRestart:
 		return s.restart(time.Duration(f.DelayMS) * time.Millisecond)
 	case FaultNone:
@@ -188,27 +192,21 @@ func (s *Server) SetFault(f Fault) error {
 	return nil
 }
 
-// takeDown closes the listener and resets the connections that which names.
-func (s *Server) takeDown(which func(net.Conn, http.ConnState) bool) error {
+// takeDown closes the listener, and hands every connection to end.
+func (s *Server) takeDown(end func(net.Conn, http.ConnState)) error {
 	if s.opt.Listen == nil && s.opt.Listener != nil {
 		if _, ok := s.opt.Listener.(*net.TCPListener); !ok {
 			return errors.New("the engine cannot reopen the listener it was given")
 		}
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.mu.listener != nil {
 		_ = s.mu.listener.Close()
 		s.mu.listener = nil
 	}
-	var victims []net.Conn
 	for c, st := range s.mu.conns {
-		if which(c, st) {
-			victims = append(victims, c)
-		}
-	}
-	s.mu.Unlock() // closing a connection calls trackConn
-	for _, c := range victims {
-		reset(c)
+		end(c, st)
 	}
 	return nil
 }
@@ -232,7 +230,7 @@ func (s *Server) bringUp() error {
 // restart drops everything, as a process that dies does, and comes back after d with nothing cached.
 func (s *Server) restart(d time.Duration) error {
 	s.faults.set(Fault{Kind: FaultNone})
-	if err := s.takeDown(func(net.Conn, http.ConnState) bool { return true }); err != nil {
+	if err := s.takeDown(func(c net.Conn, _ http.ConnState) { reset(c) }); err != nil {
 		return err
 	}
 	var err error
@@ -277,6 +275,9 @@ func (s *Server) trackConn(c net.Conn, st http.ConnState) {
 		delete(s.mu.conns, c)
 	default:
 		s.mu.conns[c] = st
+		if st == http.StateIdle && s.mu.listener == nil {
+			_ = c.Close() // it was busy when the listener went down
+		}
 	}
 }
 
