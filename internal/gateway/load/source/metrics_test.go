@@ -61,7 +61,7 @@ func TestParseMetrics(t *testing.T) {
 		{"usages that agree are one", lines(config, `vllm:kv_cache_usage_perc{engine="0",model_name="a"} 0.5`, `vllm:kv_cache_usage_perc{engine="0",model_name="b"} 0.5`), "rank 0: used=8000 capacity=16000\n", nil},
 		{"blocks that are not known yet", lines(`vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="None"} 1`, `vllm:kv_cache_usage_perc{engine="0"} 0`), "rank 0:\n", nil},
 		{"no blocks", lines(`vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="0"} 1`), "rank 0:\n", nil},
-		{"blocks that overflow", lines(`vllm:cache_config_info{block_size="9007199254740992",engine="0",num_gpu_blocks="9007199254740992"} 1`), "rank 0:\n", nil},
+		{"blocks that overflow to a likely number", lines(`vllm:cache_config_info{block_size="8589934592",engine="0",num_gpu_blocks="2147483649"} 1`), "rank 0:\n", nil},
 		{"sizes for all ranks", lines(`vllm:cache_config_info{block_size="16",num_gpu_blocks="10"} 1`, `vllm:num_requests_running{engine="0"} 1`, `vllm:num_requests_running{engine="1"} 1`), "rank 0: running=1 capacity=160\nrank 1: running=1 capacity=160\n", nil},
 		{"quotes, braces and commas in a label", lines(`vllm:num_requests_running{model_name="a\",engine=\"7\"} 9 {\\",engine="0"} 3`), "rank 0: running=3\n", nil},
 		{"blanks, a last comma and a time", lines(`vllm:num_requests_running{ model_name = "m" , engine = "0" , }  3   1700000000000`), "rank 0: running=3\n", nil},
