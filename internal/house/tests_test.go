@@ -14,10 +14,17 @@ func TestNoSleepInTests(t *testing.T) {
 }
 
 // checkSleep refuses time.Sleep in tests: too short, it fails on a busy machine; too long, it wastes everybody's time.
-// Inside the function given to synctest.Test a sleep is a step of the fake clock, and fine.
+// Inside the function given to synctest.Test a sleep is a step of the fake clock, and fine; a helper of such a test says
+// so on the line itself: "// on the fake clock".
 func checkSleep(p *pkg) (complaints []string) {
 	for _, s := range p.tests {
 		fake := map[ast.Node]bool{}
+		said := map[int]bool{} // lines that say it
+		for _, group := range s.file.Comments {
+			for _, c := range group.List {
+				said[p.fset.Position(c.Pos()).Line] = strings.Contains(c.Text, "on the fake clock") && importName(s.file, "testing/synctest") != ""
+			}
+		}
 		uses(s.file, s.file, "testing/synctest", func(sel *ast.SelectorExpr) { fake[sel] = true })
 		var bubbles []ast.Node
 		ast.Inspect(s.file, func(n ast.Node) bool {
@@ -27,7 +34,7 @@ func checkSleep(p *pkg) (complaints []string) {
 			return true
 		})
 		uses(s.file, s.file, "time", func(sel *ast.SelectorExpr) {
-			if sel.Sel.Name != "Sleep" {
+			if sel.Sel.Name != "Sleep" || said[p.fset.Position(sel.Pos()).Line] {
 				return
 			}
 			for _, b := range bubbles {
@@ -36,7 +43,7 @@ func checkSleep(p *pkg) (complaints []string) {
 				}
 			}
 			complaints = append(complaints, fmt.Sprintf(
-				"%s: time.Sleep in a test; wait for the event on a channel, or use testing/synctest and sleep inside synctest.Test", p.at(sel.Pos())))
+				"%s: time.Sleep in a test; wait for the event on a channel, or use testing/synctest and sleep inside synctest.Test (a helper of such a test says // on the fake clock)", p.at(sel.Pos())))
 		})
 	}
 	return complaints
@@ -53,7 +60,15 @@ func TestA(t *testing.T) { time.Sleep(1) }
 func TestB(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { time.Sleep(1) })
 }
-`})), "a_test.go:7")
+func helper() {
+	time.Sleep(1) // on the fake clock
+}
+`, "b_test.go": `package x
+import "time"
+func helper() {
+	time.Sleep(1) // on the fake clock, says a file without one
+}
+`})), "a_test.go:7", "b_test.go:4")
 }
 
 func TestGoroutinesAreLeakChecked(t *testing.T) {
