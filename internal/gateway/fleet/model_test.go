@@ -120,8 +120,8 @@ func TestRegistryAgainstAMap(t *testing.T) {
 				steps = 40 // the naive search is slow, and the sizes' edges are what is new
 			}
 			f := &fleetPair{reg: fleet.NewRegistry(config, 0), naive: naiveFleet{workers: map[string]*naiveWorker{}}, size: size, now: fleettest.Epoch}
-			for range size {
-				f.put(t, rng)
+			for i := range size {
+				f.put(t, rng, fmt.Sprintf("w%d", i))
 			}
 			for range steps {
 				f.step(t, rng)
@@ -144,9 +144,9 @@ type fleetPair struct {
 
 func (f *fleetPair) id(rng *rand.Rand) string { return fmt.Sprintf("w%d", rng.IntN(f.size*5/4+1)) }
 
-func (f *fleetPair) put(t *testing.T, rng *rand.Rand) {
+func (f *fleetPair) put(t *testing.T, rng *rand.Rand, id string) {
 	spec := fleet.Spec{
-		ID: f.id(rng), Stage: fleet.Stage(rng.IntN(3)), Models: []string{"m", "n", "o"}[:rng.IntN(4)], Ranks: rng.IntN(2),
+		ID: id, Stage: fleet.Stage(rng.IntN(3)), Models: []string{"m", "n", "o"}[:rng.IntN(4)], Ranks: rng.IntN(2),
 	}
 	w := f.reg.Put(spec)
 	old := f.naive.workers[spec.ID]
@@ -175,7 +175,7 @@ func (f *fleetPair) step(t *testing.T, rng *rand.Rand) {
 	x := f.naive.workers[id]
 	switch rng.IntN(10) {
 	case 0:
-		f.put(t, rng)
+		f.put(t, rng, id)
 	case 1:
 		if got := f.reg.Remove(id); got != (x != nil) {
 			t.Fatalf("Remove(%s) is %v, want %v", id, got, x != nil)
