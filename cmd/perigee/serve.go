@@ -16,6 +16,8 @@ import (
 // serveCmd runs the gateway until a signal ends it.
 type serveCmd struct {
 	config.Flags
+
+	signalsForTesting chan os.Signal // nil in production: the process's own
 }
 
 // Help shows what a run looks like.
@@ -39,9 +41,12 @@ func (c *serveCmd) Run(rc *runContext) error {
 		return exitError{code: exitUsage, msg: "the gateway was not started: its configuration has faults"}
 	}
 	log := newLogger(rc.stderr, cfg.Log)
-	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
-	defer signal.Stop(signals)
+	signals := c.signalsForTesting
+	if signals == nil {
+		signals = make(chan os.Signal, 4) // room for an impatient operator
+		signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
+		defer signal.Stop(signals)
+	}
 
 	ctx, cancel := context.WithCancel(rc.ctx)
 	defer cancel()
