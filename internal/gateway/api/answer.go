@@ -7,7 +7,6 @@ import (
 	"mime"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -28,28 +27,40 @@ var chunks = sync.Pool{New: func() any { return new([chunk]byte) }}
 // pass hands an engine's answer on to the client and ends the leg. It returns a failure if it could not begin to.
 func (c *call) pass(l *leg, resp *http.Response) *failure {
 	defer func() { _ = resp.Body.Close() }() // read errors are seen where they matter
-	if isEventStream(resp.Header.Get("Content-Type")) {
+	if c.isStream(resp) {
 		c.stream(l, resp)
 		return nil
 	}
 	return c.whole(l, resp)
 }
 
-func isEventStream(contentType string) bool {
-	if contentType == "text/event-stream" {
-		return true
-	}
-	if !strings.Contains(contentType, "event-stream") {
-		return false
-	}
-	kind, _, err := mime.ParseMediaType(contentType)
-	return err == nil && kind == "text/event-stream"
+// isStream tells whether each part of an answer is to be passed on at once: an event stream, and what an engine sends instead
+// of one when it was asked for one, whatever it calls it. Errors come as JSON, and whole.
+func (c *call) isStream(resp *http.Response) bool {
+	kind := mediaType(resp)
+	return kind == "text/event-stream" ||
+		(c.facts.Stream && resp.ContentLength < 0 && resp.StatusCode < 300 && kind != "application/json")
 }
 
-// head sends the answer's head: the engine's status and content type, and what it says about trying again.
+// mediaType returns the answer's content type in lower case and without its parameters; empty: none that can be read.
+func mediaType(resp *http.Response) string {
+	switch t := resp.Header.Get("Content-Type"); t {
+	case "", "application/json", "text/event-stream":
+		return t // the usual ones need no parser
+	default:
+		kind, _, err := mime.ParseMediaType(t)
+		if err != nil {
+			return ""
+		}
+		return kind
+	}
+}
+
+// head sends the answer's head: the engine's status, how its body is to be read, and what it says about trying again.
 func (c *call) head(resp *http.Response, length int64) {
+	c.extend()
 	h := c.w.Header()
-	for _, name := range [...]string{"Content-Type", "Retry-After"} {
+	for _, name := range [...]string{"Content-Type", "Content-Encoding", "Retry-After"} {
 		if v := resp.Header[name]; len(v) > 0 {
 			h[name] = v
 		}
@@ -78,32 +89,30 @@ const (
 // client that reads slowly holds that, and its time-out ends it.
 func (c *call) stream(l *leg, resp *http.Response) {
 	c.head(resp, resp.ContentLength)
-	rc := http.NewResponseController(c.w)
 	buf := chunks.Get().(*[chunk]byte)
 	defer chunks.Put(buf)
-	var (
-		sniff    sse.Sniffer
-		deadline time.Time
-	)
+	var sniff sse.Sniffer
 	end := endLeft
-	if rc.Flush() == nil { // the head: a client may wait for it while the engine thinks
-		end = c.copyStream(l, resp, rc, buf[:], &sniff, &deadline)
+	l.clock.Stop()
+	if c.rc.Flush() == nil { // the head: a client may wait for it while the engine thinks
+		end = c.copyStream(l, resp, buf[:], &sniff)
 	}
 	c.usage = sniff.Usage()
 	c.closeStream(l, resp, end, &sniff)
 }
 
-func (c *call) copyStream(l *leg, resp *http.Response, rc *http.ResponseController, buf []byte, sniff *sse.Sniffer, deadline *time.Time) ending {
+func (c *call) copyStream(l *leg, resp *http.Response, buf []byte, sniff *sse.Sniffer) ending {
 	for {
 		l.clock.Reset(c.s.Settings.StreamIdle)
 		n, err := resp.Body.Read(buf)
+		l.clock.Stop() // the client's slowness is not the engine's silence
 		if n > 0 {
 			if c.ttft == 0 && resp.StatusCode < 300 {
 				c.ttft = time.Since(c.started)
 				c.s.Metrics.TTFT.WithLabelValues(c.model.ID).Observe(c.ttft.Seconds())
 			}
 			sniff.Write(buf[:n])
-			if c.send(buf[:n], rc, deadline) != nil || rc.Flush() != nil {
+			if c.send(buf[:n]) != nil || c.rc.Flush() != nil {
 				return endLeft
 			}
 		}
@@ -127,6 +136,12 @@ func (c *call) copyStream(l *leg, resp *http.Response, rc *http.ResponseControll
 // closeDelimited tells whether only the end of the connection says where the body ends.
 func closeDelimited(resp *http.Response) bool {
 	return resp.ProtoMajor == 1 && resp.ContentLength < 0 && len(resp.TransferEncoding) == 0
+}
+
+// brokenJSON tells whether an answer of which the end of the connection was the end is half a JSON value: an engine that died looks the
+// same as one that is done.
+func brokenJSON(resp *http.Response, complete func() bool) bool {
+	return closeDelimited(resp) && mediaType(resp) == "application/json" && !complete()
 }
 
 // closeStream ends the leg of a stream, and the client's connection as the stream ended.
@@ -177,10 +192,13 @@ func (c *call) whole(l *leg, resp *http.Response) *failure {
 		}
 		break
 	}
+	if brokenJSON(resp, func() bool { var a sse.Answer; a.Write(buf); return a.Complete() }) {
+		return c.brokeOff(l, resp, io.ErrUnexpectedEOF)
+	}
 	c.usage = sse.UsageOf(buf)
+	l.clock.Stop()
 	c.head(resp, int64(len(buf)))
-	var deadline time.Time
-	if c.send(buf, http.NewResponseController(c.w), &deadline) != nil {
+	if c.send(buf) != nil {
 		c.clientLeft, c.broken = true, true
 	}
 	l.end(judge(resp.StatusCode)) // the engine has done its part, whoever left
@@ -203,30 +221,21 @@ func (c *call) brokeOff(l *leg, resp *http.Response, err error) *failure {
 
 // long passes on an answer that is too long to hold back: what has come, then the rest as it comes.
 func (c *call) long(l *leg, resp *http.Response, have []byte) {
+	l.clock.Stop()
+	within := l.limit - time.Since(l.sentAt)
 	c.head(resp, resp.ContentLength)
-	rc := http.NewResponseController(c.w)
-	buf := chunks.Get().(*[chunk]byte)
-	defer chunks.Put(buf)
-	var (
-		sniff    sse.Answer
-		deadline time.Time
-	)
+	var sniff sse.Answer
 	sniff.Write(have)
-	end := endClean
-	err := c.send(have, rc, &deadline)
-	for err == nil {
-		var n int
-		n, err = resp.Body.Read(buf[:])
-		sniff.Write(buf[:n])
-		if n > 0 && c.send(buf[:n], rc, &deadline) != nil {
-			end = endLeft
-			break
-		}
+	left := c.send(have) != nil
+	var err error
+	if !left {
+		left, err = c.copyLong(l, resp, &sniff, within)
 	}
+	end := endClean
 	switch {
-	case end == endLeft, c.r.Context().Err() != nil:
+	case left, c.r.Context().Err() != nil:
 		end = endLeft
-	case !errors.Is(err, io.EOF), closeDelimited(resp) && !sniff.Complete():
+	case !errors.Is(err, io.EOF), brokenJSON(resp, sniff.Complete):
 		end = endBroken
 	}
 	c.usage = sniff.Usage()
@@ -242,5 +251,26 @@ func (c *call) long(l *leg, resp *http.Response, have []byte) {
 	l.end(outcome, label)
 	if c.broken {
 		c.s.aborts.send(l.worker, l.rid, c.r.Header)
+	}
+}
+
+// copyLong copies the rest of a long answer, of which the engine may take so much time; the client's does not count. It tells
+// whether the client left, and else how the engine's side ended.
+func (c *call) copyLong(l *leg, resp *http.Response, sniff *sse.Answer, within time.Duration) (left bool, err error) {
+	buf := chunks.Get().(*[chunk]byte)
+	defer chunks.Put(buf)
+	for {
+		began := time.Now()
+		l.clock.Reset(within)
+		n, err := resp.Body.Read(buf[:])
+		l.clock.Stop()
+		within -= time.Since(began)
+		sniff.Write(buf[:n])
+		if n > 0 && c.send(buf[:n]) != nil {
+			return true, nil
+		}
+		if err != nil {
+			return false, err
+		}
 	}
 }

@@ -23,6 +23,7 @@ import (
 type call struct {
 	s       *Server
 	w       http.ResponseWriter
+	rc      *http.ResponseController // of w
 	r       *http.Request
 	path    string // of the endpoint, here and at the engine
 	started time.Time
@@ -41,8 +42,9 @@ type call struct {
 	picked   bucket.Selection // of the last attempt
 	reason   policy.Reason
 
-	status     int    // as sent, 0 until then
-	code       string // of our own error
+	writeBy    time.Time // the client's deadline for reading
+	status     int       // as sent, 0 until then
+	code       string    // of our own error
 	ttft       time.Duration
 	sent       int64 // bytes of the answer's body
 	usage      sse.Usage
@@ -60,7 +62,7 @@ func (s *Server) completions(kind body.Kind) http.Handler {
 		path = "/v1/chat/completions"
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := &call{s: s, w: w, r: r, path: path, started: time.Now(), id: requestID(r.Header)}
+		c := &call{s: s, w: w, rc: http.NewResponseController(w), r: r, path: path, started: time.Now(), id: requestID(r.Header)}
 		c.key = bits.RotateLeft64(s.Seed, 17) ^ s.requests.Add(1)*0x9e3779b97f4a7c15
 		s.active.Add(1)
 		defer s.active.Add(-1)
@@ -180,7 +182,7 @@ func (c *call) run() {
 		}
 		c.picked = sel
 		if last = c.dispatch(sel); last == nil {
-			c.entry.Outcome("answered")
+			c.entry.Outcome(c.outcome())
 			return
 		}
 		c.entry.Outcome(last.what)
@@ -194,6 +196,17 @@ func (c *call) run() {
 		c.s.Metrics.Attempts.WithLabelValues(last.answer.Code).Inc()
 		c.s.Log.Info("new attempt", "request_id", c.id, "model", c.model.ID, "attempt", c.attempts+1, "failed", last.exclude, "because", last.what)
 	}
+}
+
+// outcome says for the decision log how the last attempt ended.
+func (c *call) outcome() string {
+	switch {
+	case c.clientLeft:
+		return "the client left"
+	case c.broken:
+		return "the answer broke off"
+	}
+	return "answered"
 }
 
 // selectEngines makes one whole selection.
@@ -227,12 +240,13 @@ func (c *call) refuse(e *Error) {
 	if c.status != 0 {
 		return
 	}
-	if c.r.Context().Err() != nil {
+	if c.r.Context().Err() != nil && e != errBodyStalled { // net/http takes a client that is silent for one that left
 		c.clientLeft = true
 		return
 	}
 	c.status, c.code = e.Status, e.Code
 	c.s.Metrics.Refused.WithLabelValues(e.Code).Inc()
+	c.extend()
 	e.write(c.w)
 }
 

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"net/http"
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/gateway/api/body"
@@ -53,6 +52,9 @@ func (c *call) noAnswer(l *leg, err error) *failure {
 	if c.leftBefore(l) {
 		return nil
 	}
+	if f.answer == errTimeout || f.answer == errStale {
+		c.s.aborts.send(l.worker, l.rid, c.r.Header) // it may be at work on it still
+	}
 	return f
 }
 
@@ -67,12 +69,17 @@ func (c *call) leftBefore(l *leg) bool {
 }
 
 // send writes a part of the answer's body to the client, which may stall only so long.
-func (c *call) send(p []byte, rc *http.ResponseController, deadline *time.Time) error {
-	if now := time.Now(); deadline.Sub(now) < c.s.Settings.ClientStall*7/8 { // moving it for each part would cost more than the write
-		*deadline = now.Add(c.s.Settings.ClientStall)
-		_ = rc.SetWriteDeadline(*deadline)
-	}
+func (c *call) send(p []byte) error {
+	c.extend()
 	n, err := c.w.Write(p)
 	c.sent += int64(n)
 	return err
+}
+
+// extend gives the client its time for reading what is written next.
+func (c *call) extend() {
+	if now := time.Now(); c.writeBy.Sub(now) < c.s.Settings.ClientStall*7/8 { // moving it for each part would cost more than the write
+		c.writeBy = now.Add(c.s.Settings.ClientStall)
+		_ = c.rc.SetWriteDeadline(c.writeBy)
+	}
 }

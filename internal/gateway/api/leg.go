@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -43,7 +44,9 @@ type leg struct {
 	guard  *load.Guard
 	ticket fleet.Ticket
 	clock  *time.Timer // cancels with causeTimeout
-	rid    string      // by which the engine can abort it; empty: it cannot
+	sentAt time.Time
+	limit  time.Duration // for the whole answer, from sentAt
+	rid    string        // by which the engine can abort it; empty: it cannot
 
 	// Written by the transport's goroutines.
 	answered atomic.Bool // a byte of an answer came
@@ -55,7 +58,6 @@ func (s *Server) begin(parent context.Context, w *fleet.Worker, model string, st
 	now := time.Now()
 	ticket, ok := s.Registry.Claim(w, now)
 	if !ok {
-		s.Metrics.WorkerRequests.WithLabelValues(w.ID, model, stage.String(), "error").Inc()
 		return nil, &failure{answer: errBreakerOpen, what: "breaker open", again: true, exclude: w.ID}
 	}
 	l := &leg{s: s, worker: w, model: model, mode: stage.String(), ticket: ticket, parent: parent}
@@ -81,6 +83,7 @@ func (l *leg) end(o fleet.Outcome, label string) {
 
 // send posts the body and returns the engine's answer once its head is there, within the limit. On an error the leg has not ended.
 func (l *leg) send(path string, header http.Header, pieces [][]byte, length int, limit time.Duration) (*http.Response, error) {
+	l.sentAt, l.limit = time.Now(), limit
 	l.clock = time.AfterFunc(limit, func() { l.cancel(causeTimeout) })
 	trace := &httptrace.ClientTrace{
 		GotConn:              func(i httptrace.GotConnInfo) { l.reused.Store(i.Reused) },
@@ -91,7 +94,13 @@ func (l *leg) send(path string, header http.Header, pieces [][]byte, length int,
 		Body:    newBodyReader(pieces),
 		GetBody: func() (io.ReadCloser, error) { return newBodyReader(pieces), nil },
 	}).WithContext(httptrace.WithClientTrace(l.ctx, trace))
-	return l.s.Engines.RoundTrip(req)
+	resp, err := l.s.Engines.RoundTrip(req)
+	if err == nil && (resp.StatusCode < 200 || resp.StatusCode > 999) { // net/http takes these for answers, and panics on writing one
+		_ = resp.Body.Close()
+		l.answered.Store(true)
+		return nil, errors.New("status " + strconv.Itoa(resp.StatusCode))
+	}
+	return resp, err
 }
 
 // blame says what an error before the end of an answer means: for the engine's breaker, for the metrics, and for the client.

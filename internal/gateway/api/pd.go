@@ -24,10 +24,10 @@ var errPrefillFailed = &Error{Status: http.StatusBadGateway, Code: "prefill_fail
 
 // prefillResult is how a prefill leg went.
 type prefillResult struct {
-	failed      *failure // nil: the engine answered, with status
-	status      int
-	contentType []string
-	body        []byte
+	failed *failure // nil: the engine answered, with status
+	status int
+	header http.Header
+	body   []byte
 }
 
 func (p *prefillResult) ok() bool { return p.failed == nil && p.status < 300 }
@@ -102,6 +102,11 @@ func (c *call) pairAtOnce(pl, dl *leg) *failure {
 		return c.pass(dl, resp)
 	case <-dl.ctx.Done():
 		_ = resp.Body.Close()
+		if context.Cause(dl.ctx) == causeTimeout { // the decode engine has answered: it is the prefill engine that is late
+			pl.cancel(causeTimeout)
+			dl.end(fleet.Cancelled, "cancelled")
+			return c.prefillFailed(<-done)
+		}
 		return c.pairBroke(pl, dl, dl.ctx.Err(), done)
 	}
 }
@@ -169,29 +174,30 @@ func (l *leg) prefill(path string, header http.Header, pieces [][]byte, length i
 		return l.prefillBroke(err)
 	}
 	l.end(judge(resp.StatusCode))
-	return prefillResult{status: resp.StatusCode, contentType: resp.Header["Content-Type"], body: text}
+	return prefillResult{status: resp.StatusCode, header: resp.Header, body: text}
 }
 
 func (l *leg) prefillBroke(err error) prefillResult {
 	outcome, label, f := l.blame(err)
 	l.end(outcome, label)
-	return prefillResult{failed: &failure{answer: errPrefillFailed, what: "prefill: " + f.what, again: f.again, exclude: f.exclude}}
+	f.what = "prefill: " + f.what
+	if f.answer != errStale {
+		f.answer = errPrefillFailed
+	}
+	return prefillResult{failed: f}
 }
 
-// prefillFailed answers for a pair whose prefill engine did not do its part: what it says of the request passes to the client.
+// prefillFailed answers for a pair whose prefill engine did not do its part: what it says of the request
+// or of its own load passes to the client.
 func (c *call) prefillFailed(r prefillResult) *failure {
 	if r.failed != nil {
 		return r.failed
 	}
-	if r.status >= 400 && r.status < 500 {
-		h := c.w.Header()
-		h["Content-Type"] = r.contentType
-		h.Set("Content-Length", strconv.Itoa(len(r.body)))
-		c.status = r.status
-		c.w.WriteHeader(r.status)
-		n, err := c.w.Write(r.body)
-		c.sent += int64(n)
-		c.clientLeft = err != nil
+	if (r.status >= 400 && r.status < 500) || r.status == http.StatusServiceUnavailable {
+		c.head(&http.Response{StatusCode: r.status, Header: r.header}, int64(len(r.body)))
+		if c.send(r.body) != nil {
+			c.clientLeft, c.broken = true, true
+		}
 		return nil
 	}
 	return &failure{answer: errPrefillFailed, what: "the prefill engine answered " + strconv.Itoa(r.status)}

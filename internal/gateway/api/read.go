@@ -18,8 +18,6 @@ func (c *call) readBody() ([]byte, *Error) {
 	if c.r.ContentLength > limit {
 		return nil, errBodyTooLarge // net/http closes the connection rather than reading it all
 	}
-	rc := http.NewResponseController(c.w)
-	defer func() { _ = rc.SetReadDeadline(time.Time{}) }() // from here on a read only notices that the client leaves
 	in := http.MaxBytesReader(c.w, c.r.Body, limit)
 	buf := make([]byte, 0, max(512, min(c.r.ContentLength+1, firstRead)))
 	end := c.started.Add(c.s.Settings.RequestTimeout)
@@ -27,15 +25,18 @@ func (c *call) readBody() ([]byte, *Error) {
 		if len(buf) == cap(buf) {
 			buf = append(buf, 0)[:len(buf)]
 		}
-		_ = rc.SetReadDeadline(earlier(time.Now().Add(c.s.Settings.BodyStall), end))
+		_ = c.rc.SetReadDeadline(earlier(time.Now().Add(c.s.Settings.BodyStall), end))
 		n, err := in.Read(buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n]
 		switch {
 		case err == nil:
 			continue
 		case errors.Is(err, io.EOF):
-			return buf, nil
+			return buf, nil // net/http has lifted the deadline: from here on a read only notices that the client leaves
 		}
+		// What may be left of the body is not to be waited for, by net/http neither: the deadline has passed or comes soon,
+		// and the connection ends.
+		c.w.Header()["Connection"] = []string{"close"}
 		return nil, bodyError(err)
 	}
 }

@@ -138,7 +138,7 @@ func (s *Server) Public() http.Handler {
 		mux.HandleFunc("/flush_cache", s.only(http.MethodPost, s.flushCache))
 	}
 	mux.HandleFunc("/", notFound)
-	return mux
+	return s.bounded(mux)
 }
 
 // Admin returns the handler of the admin listener.
@@ -151,7 +151,20 @@ func (s *Server) Admin() http.Handler {
 	mux.HandleFunc("/healthz", s.only(http.MethodGet, s.healthz))
 	mux.HandleFunc("/readyz", s.only(http.MethodGet, s.readyz))
 	mux.HandleFunc("/", notFound)
-	return mux
+	return s.bounded(mux)
+}
+
+// bounded gives the client's side of every request a time-out for each way, which a handler may move. Without the one for
+// reading, net/http would wait for ever for a body that nobody reads.
+func (s *Server) bounded(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rc, now := http.NewResponseController(w), time.Now()
+		_ = rc.SetWriteDeadline(now.Add(s.Settings.ClientStall))
+		if r.ContentLength != 0 {
+			_ = rc.SetReadDeadline(now.Add(s.Settings.BodyStall))
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // only answers 405 to other methods; HEAD counts as GET.
