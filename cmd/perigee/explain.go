@@ -75,9 +75,10 @@ func (c *explainCmd) print(w io.Writer, text []byte, records []explain.Record) e
 	var b bytes.Buffer
 	switch {
 	case c.JSON:
-		if err := json.Indent(&b, text, "", "  "); err != nil {
+		if err := json.Indent(&b, bytes.TrimSpace(text), "", "  "); err != nil {
 			return err
 		}
+		b.WriteByte('\n')
 	case len(records) == 0:
 		b.WriteString("the gateway has had no request yet\n")
 	default:

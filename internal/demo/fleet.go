@@ -74,7 +74,7 @@ func (f *Fleet) URL() string { return f.gateway.URL() }
 // AdminURL is the base of the gateway's admin listener.
 func (f *Fleet) AdminURL() string { return f.gateway.AdminURL() }
 
-// ErrHeld: the gateway still counted requests on an engine, or an engine still worked on some, when all had ended.
+// ErrHeld: the gateway still counted requests on an engine when all had ended.
 var ErrHeld = errors.New("the accounts are not empty at rest")
 
 // Close takes everything down and returns when it is. Its error is ErrHeld's, or that of the gateway's shutdown.

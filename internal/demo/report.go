@@ -2,6 +2,7 @@ package demo
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -48,6 +49,8 @@ type Replay struct {
 	Errors   int    `json:"errors"`
 	// ErrorKinds counts the errors by what they are.
 	ErrorKinds map[string]int `json:"error_kinds,omitempty"`
+	// FirstError is the text of the first request's error; empty: none failed.
+	FirstError string `json:"first_error,omitempty"`
 	// TTFT is the time to the first token, from when the trace says that a request comes, in seconds of the trace and in
 	// milliseconds on the wall; requests without a first token are not in it.
 	TTFT     Quantiles `json:"ttft_trace_seconds"`
@@ -120,6 +123,7 @@ func summarize(o *Options, policy string, f *Fleet, m *measured) Replay {
 				r.ErrorKinds = map[string]int{}
 			}
 			r.ErrorKinds[errorKind(x.err)]++
+			r.FirstError = cmp.Or(r.FirstError, x.err.Error())
 			continue
 		}
 		r.PromptTokens = r.PromptTokens.Plus(x.prompt)
@@ -197,8 +201,10 @@ func errorKind(err error) string {
 		return errWrong.Error()
 	case errors.Is(err, errNotSent):
 		return errNotSent.Error()
+	case errors.Is(err, context.DeadlineExceeded):
+		return "no whole answer in time"
 	}
-	return "no answer: " + err.Error()
+	return "no answer"
 }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -2,6 +2,8 @@ package demo
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -25,6 +27,11 @@ func (r *Report) Text() string {
 	}
 	fmt.Fprintf(&b, "seed %d; fresh engines and a fresh gateway for each run; trace time = wall time × %g\n\n", c.Seed, c.Speed)
 	writeRows(&b, r.rows())
+	for i := range r.Runs {
+		if x := &r.Runs[i]; x.FirstError != "" {
+			fmt.Fprintf(&b, "\n%s: the first error: %s\n", x.Policy, x.FirstError)
+		}
+	}
 	for _, w := range r.Warnings {
 		fmt.Fprintf(&b, "\nWARNING %s\n", w)
 	}
@@ -37,15 +44,21 @@ type row struct {
 	cells []string
 }
 
-func (r *Report) rows() []row {
-	var rows []row
-	add := func(name string, cell func(*Replay) string) {
+// adder returns the functions that append a row with a cell for each run, and a heading.
+func (r *Report) adder(rows *[]row) (add func(name string, cell func(*Replay) string), heading func(name string)) {
+	add = func(name string, cell func(*Replay) string) {
 		x := row{name: name}
 		for i := range r.Runs {
 			x.cells = append(x.cells, cell(&r.Runs[i]))
 		}
-		rows = append(rows, x)
+		*rows = append(*rows, x)
 	}
+	return add, func(name string) { *rows = append(*rows, row{name: name}) }
+}
+
+func (r *Report) rows() []row {
+	var rows []row
+	add, heading := r.adder(&rows)
 	// figure adds a row whose last cell says what the policy makes of the baseline's figure.
 	figure := func(name string, value func(*Replay) *float64, show func(float64) string) {
 		add(name, func(x *Replay) string { return known(value(x), show) })
@@ -54,14 +67,15 @@ func (r *Report) rows() []row {
 			last.cells = append(last.cells, ratio(value(&r.Runs[0]), value(&r.Runs[1])))
 		}
 	}
-	heading := func(name string) { rows = append(rows, row{name: name}) }
-
 	add("", func(x *Replay) string { return x.Policy })
 	if len(r.Runs) == 2 {
 		rows[0].cells = append(rows[0].cells, "ratio")
 	}
 	add("requests", func(x *Replay) string { return explain.Grouped(int64(x.Requests)) })
 	add("errors", func(x *Replay) string { return explain.Grouped(int64(x.Errors)) })
+	for _, kind := range r.errorKinds() {
+		add("  "+kind, func(x *Replay) string { return explain.Grouped(int64(x.ErrorKinds[kind])) })
+	}
 	heading("time to first token, trace time (wall time below)")
 	figure("  p50", func(x *Replay) *float64 { return x.TTFT.P50 }, seconds)
 	figure("  p95", func(x *Replay) *float64 { return x.TTFT.P95 }, seconds)
@@ -73,6 +87,14 @@ func (r *Report) rows() []row {
 	figure("  prompts", func(x *Replay) *float64 { return float(x.PromptTokens) }, grouped)
 	figure("  of these reused", func(x *Replay) *float64 { return float(x.CachedTokens) }, grouped)
 	figure("  generated", func(x *Replay) *float64 { return float(x.CompletionTokens) }, grouped)
+	rows = append(rows, r.shareRows()...)
+	return rows
+}
+
+// shareRows are the second half of the table: who got what, why, and how the run itself went.
+func (r *Report) shareRows() []row {
+	var rows []row
+	add, heading := r.adder(&rows)
 	heading("share of the requests by bucket")
 	for i, b := range r.Conditions.Buckets {
 		add("  "+b.ID, func(x *Replay) string { return percent(x.Buckets[i].Share) })
@@ -99,6 +121,17 @@ func (r *Report) rows() []row {
 		return known(x.LateP99, func(n float64) string { return strconv.FormatFloat(n, 'f', 1, 64) + " ms wall" })
 	})
 	return rows
+}
+
+// errorKinds lists those of all runs, in the order of their names.
+func (r *Report) errorKinds() []string {
+	all := map[string]bool{}
+	for i := range r.Runs {
+		for kind := range r.Runs[i].ErrorKinds {
+			all[kind] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(all))
 }
 
 // reasons lists those of all runs, each once, the most frequent of the last run first.

@@ -23,9 +23,9 @@ func (r *Record) Text() string {
 		measure = "exact"
 	}
 	fmt.Fprintf(&b, "request %s: %s, %s, model %s, at %s\n", r.RequestID, r.Route, kind, r.Model, r.Time.UTC().Format("2006-01-02 15:04:05.000 MST"))
-	fmt.Fprintf(&b, "  input %s tokens (%s), with the requested output %s\n", Grouped(r.InputTokens), measure, tokens(r.PeakTokens))
+	fmt.Fprintf(&b, "  input %s (%s), with the requested output %s\n", tokens(load.Known(r.InputTokens)), measure, tokens(r.PeakTokens))
 	if len(r.Attempts) == 0 {
-		b.WriteString("  no engine has been picked yet\n")
+		b.WriteString("  no engine was looked for so far\n")
 	}
 	for i := range r.Attempts {
 		r.Attempts[i].text(&b, i+1)
@@ -96,14 +96,14 @@ func (r *Record) endText(b *strings.Builder) {
 	if r.Code != "" {
 		status += " (" + r.Code + ")"
 	}
-	ttft, took := "none", "unknown"
+	ttft, took := "no token came", "unknown"
 	if r.TTFTMillis != nil {
-		ttft = milliseconds(*r.TTFTMillis)
+		ttft = "first token after " + milliseconds(*r.TTFTMillis)
 	}
 	if r.DurationMillis != nil {
 		took = milliseconds(*r.DurationMillis)
 	}
-	fmt.Fprintf(b, "  ended: %s, first token after %s, all after %s\n", status, ttft, took)
+	fmt.Fprintf(b, "  ended: %s; %s, all over after %s\n", status, ttft, took)
 	fmt.Fprintf(b, "  usage: prompt %s, cached %s, answer %s\n", tokens(r.PromptTokens), tokens(r.CachedTokens), tokens(r.CompletionTokens))
 }
 
@@ -223,10 +223,13 @@ func count(c load.Count) string {
 }
 
 func tokens(c load.Count) string {
-	if c.IsKnown() {
-		return count(c) + " tokens"
+	if !c.IsKnown() {
+		return "unknown"
 	}
-	return "unknown"
+	if c == load.Known(1) {
+		return "1 token"
+	}
+	return count(c) + " tokens"
 }
 
 func queue(c load.Count) string {
