@@ -68,11 +68,23 @@ type rank struct {
 	have         int // 0, 1 or 2 of them
 }
 
+// known drops figures below zero: nothing that is counted here can be, so they say nothing.
+func (r RankReport) known() RankReport {
+	for _, c := range []*Count{
+		&r.Running, &r.Waiting, &r.WaitingUncached, &r.Used, &r.Total, &r.Capacity, &r.MaxRunning, &r.PrefillTokens, &r.PrefillBusy,
+	} {
+		if c.n < 0 {
+			*c = Count{}
+		}
+	}
+	return r
+}
+
 func (k *rank) observe(r RankReport) bool {
 	if k.have > 0 && !r.At.After(k.last.At) {
 		return false // an answer that was overtaken
 	}
-	k.before, k.last = k.last, r
+	k.before, k.last = k.last, r.known()
 	k.have = min(k.have+1, 2)
 	return true
 }
