@@ -70,11 +70,21 @@ func (c *call) leftBefore(l *leg) bool {
 
 // send writes a part of the answer's body to the client, which may stall only so long.
 func (c *call) send(p []byte) error {
-	c.extend()
-	n, err := c.w.Write(p)
-	c.sent += int64(n)
-	return err
+	for len(p) > 0 {
+		c.extend()
+		n, err := c.w.Write(p[:min(len(p), piece)])
+		c.sent += int64(n)
+		if err != nil {
+			return err
+		}
+		p = p[n:]
+	}
+	return nil
 }
+
+// piece is how much a client must read within its time-out, in bytes: a long answer is written in pieces, so that a client
+// that reads slowly is not taken for one that reads nothing.
+const piece = 64 << 10
 
 // extend gives the client its time for reading what is written next.
 func (c *call) extend() {

@@ -78,6 +78,7 @@ type engine struct {
 	refuse  atomic.Bool                   // connections are refused
 	handler http.HandlerFunc              // nil: answer okAnswer
 	raw     func(c net.Conn, r *seenCall) // instead of the handler: the request's head and body were read from c
+	bare    func(c net.Conn)              // instead of both: nothing was read
 
 	mu struct {
 		sync.Mutex
@@ -287,10 +288,13 @@ func (r *rig) serveEngine(e *engine) {
 		if err != nil {
 			break
 		}
-		if e.raw == nil {
-			forHTTP.conns <- c
-		} else {
+		switch {
+		case e.bare != nil:
+			wg.Go(func() { e.bare(c); _ = c.Close() })
+		case e.raw != nil:
 			wg.Go(func() { e.serveRaw(c) })
+		default:
+			forHTTP.conns <- c
 		}
 	}
 	_ = s.Close()

@@ -1,7 +1,11 @@
 package api
 
 import (
+	"net/http/httptest"
 	"strconv"
+	"strings"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/perigee-llm/perigee/internal/gateway/explain"
 )
@@ -9,3 +13,24 @@ import (
 var noQuery explain.Query
 
 func itoa(n int) string { return strconv.Itoa(n) }
+
+func hexa(n int) string { return strconv.FormatInt(int64(n), 16) }
+
+func cmpDiff(want, got any) string { return cmp.Diff(want, got) }
+
+// scrape returns what the admin handler answers to a GET.
+func (r *rig) scrape(path string) string {
+	w := httptest.NewRecorder()
+	r.s.Admin().ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+	return w.Body.String()
+}
+
+// metric returns the value of one series, without the prefix perigee_; empty: there is none.
+func (r *rig) metric(series string) string {
+	for line := range strings.Lines(r.scrape("/metrics")) {
+		if v, ok := strings.CutPrefix(line, "perigee_"+series+" "); ok {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}
