@@ -43,8 +43,8 @@ func (c *call) dispatchPair(sel bucket.Selection) *failure {
 	parent := c.r.Context()
 	if concurrent {
 		// The decode engine may be reading the KV already when the client leaves, and the prefill engine must then finish
-		// its side; the request time-out bounds it.
-		parent = context.WithoutCancel(parent)
+		// its side; the request time-out bounds it, and so does the server's end.
+		parent = c.s.life
 	}
 	pl, f := c.s.begin(parent, p, c.model.ID, fleet.Prefill, int64(c.facts.Prompt.Total))
 	if f != nil {

@@ -88,6 +88,7 @@ type Server struct {
 	active   atomic.Int64  // under way
 
 	aborts aborter
+	life   context.Context // ends with Close
 	stop   context.CancelFunc
 	wg     sync.WaitGroup
 }
@@ -104,14 +105,15 @@ func New(o Options) (*Server, error) {
 		}
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	s.stop = stop
+	s.life, s.stop = ctx, stop
 	s.aborts.start(ctx, s)
 	s.wg.Go(func() { s.janitor(ctx) })
 	o.Metrics.Registry().MustRegister(newCollector(s))
 	return s, nil
 }
 
-// Close stops the janitor and drops the aborts that were not sent yet. It waits for both, not for requests.
+// Close stops the janitor, drops the aborts that were not sent yet, and ends the prefill halves whose clients have left. It
+// waits for all of them, not for requests.
 func (s *Server) Close() {
 	s.stop()
 	s.wg.Wait()

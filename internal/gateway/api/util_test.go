@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/perigee-llm/perigee/internal/gateway/explain"
+	"github.com/perigee-llm/perigee/internal/gateway/load"
 )
 
 var noQuery explain.Query
@@ -16,7 +17,9 @@ func itoa(n int) string { return strconv.Itoa(n) }
 
 func hexa(n int) string { return strconv.FormatInt(int64(n), 16) }
 
-func cmpDiff(want, got any) string { return cmp.Diff(want, got) }
+func cmpDiff(want, got any) string {
+	return cmp.Diff(want, got, cmp.Comparer(func(a, b load.Count) bool { return a == b }))
+}
 
 // scrape returns what the admin handler answers to a GET.
 func (r *rig) scrape(path string) string {

@@ -1,0 +1,242 @@
+package api
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+)
+
+// outcomes returns what became of the attempts of the newest request, each as the engine and the outcome's beginning.
+func (r *rig) outcomes() []string {
+	var out []string
+	for _, a := range r.s.Explain.Records(noQuery)[0].Attempts {
+		what, _, _ := strings.Cut(a.Outcome, ":")
+		var engines []string
+		for _, t := range a.Tries {
+			engines = append(engines, t.Picked)
+		}
+		out = append(out, strings.Join(engines, ">")+" "+what)
+	}
+	return out
+}
+
+func (r *rig) wantOutcomes(want ...string) {
+	r.t.Helper()
+	if diff := cmpDiff(want, r.outcomes()); diff != "" {
+		r.t.Errorf("the decision log (- want):\n%s", diff)
+	}
+}
+
+// TestRetry: a new attempt goes to another engine if nothing of an answer came, and only then.
+func TestRetry(t *testing.T) {
+	refuse := func(e *engine) { e.refuse.Store(true) }
+	drop := func(e *engine) { e.raw = func(net.Conn, *seenCall) {} }
+	garbage := func(e *engine) {
+		e.raw = func(c net.Conn, _ *seenCall) { _, _ = io.WriteString(c, "nothing of HTTP\r\n") }
+	}
+	status := func(code int) func(*engine) {
+		return func(e *engine) { e.handler = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) } }
+	}
+	hang := func(e *engine) { e.handler = func(_ http.ResponseWriter, q *http.Request) { <-q.Context().Done() } }
+	fine := func(*engine) {}
+	for _, c := range []struct {
+		name     string
+		engines  []func(*engine) // round robin takes them in this order
+		attempts int
+		status   int
+		code     string
+		outcomes []string
+	}{
+		{"refused", []func(*engine){refuse, fine}, 3, 200, "", []string{"w0 no connection", "w1 answered"}},
+		{"dropped on a new connection", []func(*engine){drop, fine}, 3, 200, "", []string{"w0 no connection", "w1 answered"}},
+		{"two bad ones", []func(*engine){refuse, drop, fine}, 3, 200, "", []string{"w0 no connection", "w2 answered"}},
+		{"three bad ones", []func(*engine){refuse, drop, refuse, fine}, 3, 502, "upstream_unreachable", []string{"w0 no connection", "w2 no connection", "w1 no connection"}},
+		{"all bad", []func(*engine){refuse, drop}, 3, 502, "upstream_unreachable", []string{"w0 no connection", "w1 no connection", " not selected"}},
+		{"one attempt", []func(*engine){refuse, fine}, 1, 502, "upstream_unreachable", []string{"w0 no connection"}},
+		{"garbage", []func(*engine){garbage, fine}, 3, 502, "upstream_invalid_answer", []string{"w0 unreadable answer"}},
+		{"time-out", []func(*engine){hang, fine}, 3, 504, "upstream_timeout", []string{"w0 no answer in time"}},
+		{"an error of its own", []func(*engine){status(500), fine}, 3, 500, "", []string{"w0 answered"}},
+		{"busy", []func(*engine){status(503), fine}, 3, 503, "", []string{"w0 answered"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, rigOptions{Specs: plain(len(c.engines), fleet.VLLM), Settings: func(s *Settings) { s.MaxAttempts = c.attempts }}, func(t *testing.T, r *rig) {
+				for i, f := range c.engines {
+					f(r.engines[i])
+				}
+				a := r.post(chatPath, chatBody)
+				if a.status != c.status || a.header.Get("X-Router-Error-Code") != c.code {
+					t.Errorf("got %+v", a)
+				}
+				r.wantOutcomes(c.outcomes...)
+				synctest.Wait()
+				tried := int64(len(c.outcomes))
+				if got := r.access.last(); got["attempts"] != tried {
+					t.Errorf("the log has %v", got)
+				}
+				r.noURL(a)
+				for _, e := range r.engines {
+					if calls := e.calls(); len(calls) > 1 {
+						t.Errorf("%s got the request %d times", e.id, len(calls))
+					} else if len(calls) == 1 && calls[0].body != chatBody {
+						t.Errorf("%s got %s", e.id, calls[0].body)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestKeptConnectionsClosed: an engine that closed the connections that were kept to it, as one that was restarted, is not to blame,
+// and gets the request over a new one.
+func TestKeptConnectionsClosed(t *testing.T) {
+	bubble(t, rigOptions{Specs: plain(1, fleet.VLLM)}, func(t *testing.T, r *rig) {
+		e := r.engines[0]
+		served := 0
+		e.bare = func(c net.Conn) { // one answer on each connection; the next request is read and dropped
+			first := true
+			_ = http.Serve(&oneConn{c: c}, http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+				_, _ = io.Copy(io.Discard, q.Body)
+				if !first {
+					panic(http.ErrAbortHandler)
+				}
+				first = false
+				served++
+				_, _ = io.WriteString(w, okAnswer)
+			}))
+		}
+		for i := range 4 {
+			if a := r.post(chatPath, chatBody); a.status != 200 {
+				t.Fatalf("request %d: %+v", i, a)
+			}
+			want := []string{"w0 answered"}
+			if i > 0 {
+				want = []string{"w0 a kept connection was closed", "w0 answered"}
+			}
+			r.wantOutcomes(want...)
+		}
+		if _, n := r.reg.Breaker(e.worker); n != 0 || served != 4 {
+			t.Errorf("%d strikes, %d served", n, served)
+		}
+	})
+}
+
+// oneConn is a listener that accepts one connection, and ends when that is closed.
+type oneConn struct {
+	c    net.Conn
+	done chan struct{}
+}
+
+func (l *oneConn) Accept() (net.Conn, error) {
+	if l.done != nil {
+		<-l.done
+		return nil, net.ErrClosed
+	}
+	l.done = make(chan struct{})
+	return &closing{Conn: l.c, done: l.done}, nil
+}
+
+func (l *oneConn) Close() error   { return nil }
+func (l *oneConn) Addr() net.Addr { return &net.TCPAddr{} }
+
+type closing struct {
+	net.Conn
+	done   chan struct{}
+	closed bool
+}
+
+func (c *closing) Close() error {
+	if !c.closed {
+		c.closed = true
+		close(c.done)
+	}
+	return c.Conn.Close()
+}
+
+// TestBreaker: three failures in a row open it, one request at a time probes it after the cool-down, what is nobody's fault leaves it.
+func TestBreaker(t *testing.T) {
+	bubble(t, rigOptions{Specs: plain(1, fleet.VLLM)}, func(t *testing.T, r *rig) {
+		e := r.engines[0]
+		status := 500
+		e.handler = func(w http.ResponseWriter, q *http.Request) {
+			if status == 0 {
+				<-q.Context().Done()
+				return
+			}
+			w.WriteHeader(status)
+		}
+		step := func(want int) {
+			t.Helper()
+			if a := r.post(chatPath, chatBody); a.status != want {
+				t.Fatalf("got %+v, want %d", a, want)
+			}
+		}
+		state := func(want fleet.BreakerState, streak int) {
+			t.Helper()
+			if s, n := r.reg.Breaker(e.worker); s != want || n != streak {
+				t.Fatalf("%v with %d, want %v with %d", s, n, want, streak)
+			}
+		}
+		step(500)
+		step(500)
+		status = 503
+		step(503) // neutral
+		state(fleet.Closed, 2)
+		status = 404
+		step(404) // the engine works
+		state(fleet.Closed, 0)
+		status = 500
+		step(500)
+		step(500)
+		step(500)
+		state(fleet.Open, 3)
+		r.wantError(r.post(chatPath, chatBody), 503, "no_healthy_workers")
+		if a := r.do("GET", "/readyz", ""); a.status != 503 {
+			t.Errorf("ready: %+v", a)
+		}
+		r.pass(30 * time.Second)
+		status = 0
+		probe := make(chan answer)
+		r.wg.Go(func() { probe <- r.post(chatPath, chatBody) })
+		synctest.Wait()
+		state(fleet.HalfOpen, 3)
+		r.wantError(r.post(chatPath, chatBody), 503, "no_healthy_workers") // the probe is out
+		r.wantError(<-probe, 504, "upstream_timeout")
+		state(fleet.Open, 4)
+		r.pass(30 * time.Second)
+		leaves := r.request(t.Context(), "POST", chatPath, chatBody)
+		client := *r.client
+		client.Timeout = time.Second
+		if resp, err := client.Do(leaves); err == nil {
+			_ = resp.Body.Close()
+			t.Fatal("an answer")
+		}
+		r.pass(time.Second)
+		state(fleet.HalfOpen, 4) // nothing was learned, and the probe is there for the next
+		status = 200
+		step(200)
+		state(fleet.Closed, 0)
+	})
+}
+
+// TestBreakerOpensMeanwhile: an engine whose breaker closed the door between pick and dispatch is passed over.
+func TestBreakerOpensMeanwhile(t *testing.T) {
+	bubble(t, rigOptions{Specs: plain(1, fleet.VLLM)}, func(t *testing.T, r *rig) {
+		w := r.engines[0].worker
+		for range 3 {
+			ticket, _ := r.reg.Claim(w, time.Now())
+			r.reg.Done(ticket, fleet.Failure, time.Now())
+		}
+		if _, f := r.s.begin(t.Context(), w, "m", fleet.Plain, 1); f == nil || f.answer != errBreakerOpen || !f.again || f.exclude != "w0" {
+			t.Errorf("got %+v", f)
+		}
+		if got := r.metric(`worker_requests_total{mode="plain",model="m",outcome="error",worker="w0"}`); got != "" {
+			t.Errorf("it was counted as a dispatch: %s", got)
+		}
+	})
+}
