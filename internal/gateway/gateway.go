@@ -64,7 +64,39 @@ type Gateway struct {
 
 	public, admin listener
 	serving       sync.WaitGroup
+	handlers      handlers
 	failed        chan error // a listener that ended by itself; one place for each
+}
+
+// handlers counts requests, so that their end can be waited for: net/http's Close does not.
+type handlers struct {
+	wg sync.WaitGroup
+	mu struct {
+		sync.Mutex
+		closed bool
+	}
+}
+
+func (c *handlers) counted(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.mu.Lock()
+		if c.mu.closed {
+			c.mu.Unlock()
+			panic(http.ErrAbortHandler)
+		}
+		c.wg.Add(1)
+		c.mu.Unlock()
+		defer c.wg.Done()
+		h.ServeHTTP(w, r)
+	})
+}
+
+// close waits for the requests that are under way and lets none begin. Their connections are closed already.
+func (c *handlers) close() {
+	c.mu.Lock()
+	c.mu.closed = true
+	c.mu.Unlock()
+	c.wg.Wait()
 }
 
 type listener struct {
@@ -152,7 +184,7 @@ func (g *Gateway) serve(ctx context.Context, l *listener, name, host string, por
 	}
 	l.addr = ln.Addr()
 	l.http = &http.Server{
-		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: keepAlive, MaxHeaderBytes: maxHeader,
+		Handler: g.handlers.counted(h), ConnContext: api.ConnContext, ReadHeaderTimeout: headerTimeout, IdleTimeout: keepAlive, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(g.log.Handler(), slog.LevelDebug), // what clients do wrong is theirs to see
 	}
 	g.serving.Go(func() {
@@ -239,6 +271,7 @@ func (g *Gateway) close() {
 		}
 	}
 	g.serving.Wait()
+	g.handlers.close()
 	g.keeper.Close()
 	g.server.Close()
 	g.transport.CloseIdleConnections()

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math"
 	"math/bits"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -75,9 +76,29 @@ func (s *Server) completions(kind body.Kind) http.Handler {
 		}
 		c.finish()
 		if c.broken {
+			resetOldClient(r)
 			panic(http.ErrAbortHandler) // the one way to end a connection so that the client sees it
 		}
 	})
+}
+
+// connKey is the context key of a request's connection.
+type connKey struct{}
+
+// ConnContext is for the listener's [http.Server]: with it, an answer that breaks off can be told from one that ended by
+// clients of HTTP/1.0 too, as proxies are by default.
+func ConnContext(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, c)
+}
+
+// resetOldClient has the connection end with a reset if its protocol has no other way to say that an answer is not whole.
+func resetOldClient(r *http.Request) {
+	if r.ProtoAtLeast(1, 1) {
+		return
+	}
+	if c, ok := r.Context().Value(connKey{}).(*net.TCPConn); ok {
+		_ = c.SetLinger(0) // fails only on a connection that is gone already
+	}
 }
 
 // methodLabel keeps a client from inventing label values.

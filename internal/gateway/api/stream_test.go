@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -264,13 +265,12 @@ func TestStreamTimeouts(t *testing.T) {
 // TestSlowReader: a client that stops reading is ended by its time-out and nobody else is to blame; meanwhile the gateway takes
 // no more from the engine than its buffers hold.
 func TestSlowReader(t *testing.T) {
-	written := 0
+	var written atomic.Int64
 	flood := func(w http.ResponseWriter, q *http.Request) {
 		rc := startStream(w)
-		written = 0
-		for q.Context().Err() == nil && written < 10<<20 {
+		for q.Context().Err() == nil && written.Load() < 10<<20 {
 			n, err := io.WriteString(w, event(strings.Repeat("x", 1000)))
-			written += n
+			written.Add(int64(n))
 			if err != nil || rc.Flush() != nil {
 				return
 			}
@@ -286,29 +286,30 @@ func TestSlowReader(t *testing.T) {
 		{"stream", streamed(chatBody), flood, 200, "cancelled"},
 		{"long answer", chatBody, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", itoa(4<<20))
-			for written = 0; written < 4<<20; {
+			for written.Load() < 4<<20 {
 				n, err := io.WriteString(w, strings.Repeat(" ", 4<<10))
-				written += n
+				written.Add(int64(n))
 				if err != nil {
 					return
 				}
 			}
 		}, 200, "cancelled"},
 		{"answer that fits", chatBody, func(w http.ResponseWriter, _ *http.Request) {
-			written, _ = io.WriteString(w, strings.Repeat(" ", 100<<10))
+			_, _ = io.WriteString(w, strings.Repeat(" ", 100<<10))
 		}, 200, "success"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, rigOptions{}, func(t *testing.T, r *rig) {
 				e := r.engines[0]
 				e.handler = c.handler
+				written.Store(0)
 				conn, _ := r.raw("POST " + chatPath + " HTTP/1.1\r\nHost: x\r\nContent-Length: " + itoa(len(c.body)) + "\r\n\r\n" + c.body)
 				r.pass(DefaultClientStall - time.Second)
 				if n := r.s.Active(); n != 1 {
 					t.Fatalf("%d active", n)
 				}
-				if written > 128<<10 {
-					t.Errorf("%d bytes were taken for a client that reads none", written)
+				if n := written.Load(); n > 128<<10 {
+					t.Errorf("%d bytes were taken for a client that reads none", n)
 				}
 				if a := r.post(chatPath, `{"model":"x"}`); a.status != 404 {
 					t.Errorf("another client got %+v", a)
