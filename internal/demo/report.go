@@ -257,7 +257,7 @@ func warnings(speed float64, processors int, runs []Replay) []string {
 		r := &runs[i]
 		if r.LateP99 != nil && *r.LateP99/1000*speed > lateLimit {
 			list = append(list, fmt.Sprintf("%s: the wall clock fell behind: one request in a hundred was sent %.2f s of trace time late or more; "+
-				"this machine is too busy for this speed, choose a lower --speed", r.Policy, *r.LateP99/1000*speed))
+				"its times are partly this machine's, choose a lower --speed", r.Policy, *r.LateP99/1000*speed))
 		}
 		if r.CPUs != nil && *r.CPUs > busyLimit*float64(processors) {
 			list = append(list, fmt.Sprintf("%s: the demo itself used %.1f of %d processors: times to first token are partly this machine's; "+

@@ -99,7 +99,9 @@ func (r *Report) shareRows() []row {
 	for i, b := range r.Conditions.Buckets {
 		add("  "+b.ID, func(x *Replay) string { return percent(x.Buckets[i].Share) })
 	}
-	add("  went on to the next bucket", func(x *Replay) string { return explain.Grouped(int64(x.Overflowed)) })
+	if slices.ContainsFunc(r.Runs, func(x Replay) bool { return x.Overflowed > 0 }) {
+		add("  went on to the next bucket", func(x *Replay) string { return explain.Grouped(int64(x.Overflowed)) })
+	}
 	heading("share of the requests by engine (time busy with prefill)")
 	if len(r.Runs) > 0 {
 		for i, e := range r.Runs[0].Engines {

@@ -92,6 +92,8 @@ func TestBecause(t *testing.T) {
 		{"plain", "least_load", []Candidate{candidate("b", 0, n(9), nil), candidate("a", 0, n(4), nil), candidate("c", 0, n(5), nil)},
 			"least_load: 4 vs 5 to 9 waiting, running and on the way"},
 		{"plain", "least_load", []Candidate{candidate("a", 0, n(4), nil), candidate("c", 0, n(4), nil)}, "least_load: all tied at 4 waiting, running and on the way"},
+		{"plain", "least_load", []Candidate{candidate("a", 0, n(4), nil), candidate("c", 0, n(4), nil), candidate("d", 0, n(6), nil)},
+			"least_load: 4 vs 4 to 6 waiting, running and on the way"},
 		{"plain", "least_in_flight", []Candidate{candidate("a", 0, n(0), nil), candidate("c", 1, n(1), nil)}, "least_in_flight: 0 vs 1 in flight"},
 	} {
 		try := Try{Stage: tt.stage, Reason: tt.reason, Considered: tt.seen, Picked: "a"}
