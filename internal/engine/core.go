@@ -80,9 +80,12 @@ func (c *Core) Submit(now time.Duration, r Request) error {
 	if _, ok := c.live[r.ID]; ok {
 		return ErrDuplicateID
 	}
-	n := len(r.Prompt)
+	n := r.promptLen()
 	if n == 0 {
 		return ErrEmptyPrompt
+	}
+	if r.Blocks != nil && (r.Prompt != nil || n < 0 || len(r.Blocks) != c.blocksFor(n)) {
+		return ErrBlocks
 	}
 	answer := r.MaxTokens
 	if answer <= 0 {
@@ -122,14 +125,20 @@ func (c *Core) newSequence(r Request, answer int) *sequence {
 	if n := len(c.spare); n > 0 {
 		s, c.spare = c.spare[n-1], c.spare[:n-1]
 	}
-	*s = sequence{req: r, max: answer, target: len(r.Prompt), out: s.out[:0], chain: s.chain[:0], blocks: s.blocks[:0]}
+	*s = sequence{req: r, max: answer, target: r.promptLen(), out: s.out[:0], chain: s.chain[:0], blocks: s.blocks[:0]}
 	s.chain = c.Chain(r, s.chain)
 	s.seed = rootHash(r.LoRA, "").next(r.Prompt)
+	if r.Blocks != nil {
+		s.seed = s.seed.Link(r.Blocks[len(r.Blocks)-1]).mix(uint64(r.Length))
+	}
 	return s
 }
 
 // Chain appends the hashes of r's full prompt blocks to dst.
 func (c *Core) Chain(r Request, dst []BlockHash) []BlockHash {
+	if r.Blocks != nil {
+		return append(dst, r.Blocks[:r.Length/c.cfg.BlockSize]...)
+	}
 	h, rest := c.rootOf(r), r.Prompt
 	for len(rest) >= c.cfg.BlockSize {
 		h = h.next(rest[:c.cfg.BlockSize])
@@ -225,6 +234,23 @@ func (c *Core) Page(h BlockHash) []byte {
 		return nil
 	}
 	return c.pool.page(b)
+}
+
+// Cached returns how many leading blocks of chain the prefix cache holds now. It changes nothing, not even their recency.
+func (c *Core) Cached(chain []BlockHash) int { return c.pool.match(chain) }
+
+// Backlog returns how many prompt tokens of admitted requests are left for the steps behind the one in hand, and when that
+// step ends: the latest time that the core has seen if there is none.
+func (c *Core) Backlog() (tokens int, free time.Duration) {
+	for _, s := range c.running {
+		if s.computed < s.target {
+			tokens += s.target - s.computed - s.scheduled
+		}
+	}
+	if !c.inStep {
+		return tokens, c.clock
+	}
+	return tokens, c.stepEnd
 }
 
 // Load reports the engine's state as of the latest time that the core has seen.

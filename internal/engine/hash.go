@@ -44,6 +44,9 @@ func (h BlockHash) mix(w uint64) BlockHash {
 	return BlockHash{mum(h.Hi^w, mix0^h.Lo), mum(h.Lo^w^mix2, mix1^bits.RotateLeft64(h.Hi, 32))}
 }
 
+// Link returns the hash of what by stands for, behind what h stands for: a step of a chain whose tokens are not known.
+func (h BlockHash) Link(by BlockHash) BlockHash { return h.mix(by.Hi).mix(by.Lo) }
+
 // next returns the hash of the block that follows h and holds tokens.
 func (h BlockHash) next(tokens []uint32) BlockHash {
 	n := len(tokens)

@@ -79,7 +79,7 @@ func (c *Core) grow(s *sequence) bool {
 func (c *Core) preempt(s *sequence) {
 	c.running = c.running[:len(c.running)-1]
 	c.releaseBlocks(s)
-	s.computed, s.scheduled, s.target = 0, 0, len(s.req.Prompt)+len(s.out)
+	s.computed, s.scheduled, s.target = 0, 0, s.req.promptLen()+len(s.out)
 	c.waiting = slices.Insert(c.waiting, 0, s)
 	c.count.preemptions++
 	c.act(Action{Kind: Preempted, ID: s.req.ID})
@@ -163,7 +163,7 @@ func (c *Core) finishStep() {
 func (c *Core) emit(s *sequence) (last bool) {
 	index := len(s.out)
 	if index == 0 {
-		c.count.promptTokens += int64(len(s.req.Prompt))
+		c.count.promptTokens += int64(s.req.promptLen())
 	}
 	c.count.outputTokens++
 	token := outputToken(c.cfg.Seed, s.seed, index)
@@ -207,6 +207,9 @@ func (c *Core) extend(s *sequence, i int) BlockHash {
 	if i > 0 {
 		parent = s.chain[i-1]
 	}
+	if at := i * c.cfg.BlockSize; s.req.Blocks != nil && at < s.req.Length {
+		parent = parent.Link(s.req.Blocks[i]) // for the prompt's tokens in this block, which nobody knows
+	}
 	buf := make([]uint32, 0, c.cfg.BlockSize)
 	return parent.next(appendRange(buf, s, i*c.cfg.BlockSize, (i+1)*c.cfg.BlockSize))
 }
@@ -223,14 +226,18 @@ func (c *Core) addStored(ev *KVEvent, s *sequence, i int) *KVEvent {
 		}
 	}
 	ev.Hashes = append(ev.Hashes, s.chain[i])
+	if s.req.Blocks != nil {
+		return ev
+	}
 	ev.Tokens = appendRange(ev.Tokens, s, i*c.cfg.BlockSize, (i+1)*c.cfg.BlockSize)
 	return ev
 }
 
-// appendRange appends tokens from to to of the prompt and the answer.
+// appendRange appends tokens from to to of the prompt and the answer. Where the prompt's tokens are not known it has none
+// of them.
 func appendRange(dst []uint32, s *sequence, from, to int) []uint32 {
-	n := len(s.req.Prompt)
-	if from < n {
+	n := s.req.promptLen()
+	if from < n && s.req.Blocks == nil {
 		dst = append(dst, s.req.Prompt[from:min(to, n)]...)
 	}
 	if to > n {

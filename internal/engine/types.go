@@ -14,11 +14,25 @@ type Request struct {
 	ID ID
 	// Prompt holds the token ids. The core keeps and reads it until the request has ended; it must not change meanwhile.
 	Prompt []uint32
+	// Blocks and Length stand for a prompt whose tokens are not known, as in a replay of a trace: Length is its tokens, and
+	// Blocks has a hash for each block that it begins, the last one included even if it is not full. Equal hashes stand for
+	// equal blocks behind equal blocks; LoRA and Salt do not enter them. Prompt must be nil then. KV events of such a prompt
+	// carry no tokens. The core keeps Blocks as it keeps Prompt.
+	Blocks []BlockHash
+	Length int
 	// MaxTokens is the length of the answer; 0: DefaultMaxTokens, or what the model length leaves if that is less. With 1
 	// the request ends with its prefill, as the prefill leg of a disaggregated pair does.
 	MaxTokens int
 	// LoRA and Salt separate prefixes: blocks are shared only between requests that have both in common.
 	LoRA, Salt string
+}
+
+// promptLen is the length of the prompt in tokens.
+func (r *Request) promptLen() int {
+	if r.Blocks != nil {
+		return r.Length
+	}
+	return len(r.Prompt)
 }
 
 // Reason says why a request ended.
@@ -72,7 +86,7 @@ type KVEvent struct {
 	// The rest belongs to BlockStored.
 	Parent     BlockHash // of the first of Hashes; meaningful if HasParent
 	HasParent  bool      // false at the start of a prompt
-	Tokens     []uint32  // of all of Hashes
+	Tokens     []uint32  // of all of Hashes; nil where the prompt was given by Request.Blocks
 	BlockSize  int
 	LoRA, Salt string // Salt is set on the event that holds a prompt's first block only, as in vLLM's extra keys
 }
@@ -87,6 +101,8 @@ var (
 	ErrNeverFits = errors.New("the prompt and the answer need more KV blocks than the engine has")
 	// ErrEmptyPrompt: there is nothing to compute.
 	ErrEmptyPrompt = errors.New("the prompt is empty")
+	// ErrBlocks: Blocks and Length do not fit each other, or a Prompt is given too. A fault of the driver.
+	ErrBlocks = errors.New("the prompt's blocks do not fit its length")
 	// ErrDuplicateID: a request with this ID is running or waiting. A fault of the driver.
 	ErrDuplicateID = errors.New("the request id is in use")
 )

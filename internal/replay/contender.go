@@ -1,0 +1,92 @@
+package replay
+
+import (
+	"errors"
+	"hash/fnv"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/perigee-llm/perigee/internal/gateway/bucket"
+	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+	"github.com/perigee-llm/perigee/internal/gateway/policy"
+)
+
+// Contender is one way to pick engines, to be compared with others.
+type Contender struct {
+	// Name is what it is called in results.
+	Name string
+	// Model is what the gateways' engines serve; empty: any name will do.
+	Model string
+	// Workers are the ids of the engines; nil: engine-0 and so on, as many as the options say.
+	Workers []string
+	// Build makes the buckets of one gateway. seed is that gateway's, b the baselines of its run.
+	Build func(model string, seed uint64, b *Baselines) (*bucket.Resolver, error)
+}
+
+// The names of the baselines.
+const (
+	PrefixAffinity = "prefix_affinity"
+	PowerOfTwoWork = "power_of_two_work"
+	Oracle         = "oracle"
+)
+
+// Names returns the policies that ByName knows: the gateway's, then the baselines.
+func Names() []string {
+	return []string{"round_robin", "random", "power_of_two", "load_based", PrefixAffinity, PowerOfTwoWork, Oracle}
+}
+
+// ErrUnknownPolicy: the name is not one of Names.
+var ErrUnknownPolicy = errors.New("unknown policy")
+
+// ByName returns the contender that puts all engines into one bucket under the named policy.
+func ByName(name string) (Contender, error) {
+	if !slices.Contains(Names(), name) {
+		return Contender{}, &policyError{name}
+	}
+	return Contender{Name: name, Build: func(model string, seed uint64, b *Baselines) (*bucket.Resolver, error) {
+		p := newPolicy(name, GroupSeed(seed, model, "all", fleet.Plain), b)
+		return bucket.NewResolver([]*bucket.Bucket{bucket.NewPlain("all", 0, bucket.Range{}, bucket.NewGroup(model, fleet.Plain, nil, p))})
+	}}, nil
+}
+
+type policyError struct{ name string }
+
+func (e *policyError) Error() string {
+	return "there is no policy " + strconv.Quote(e.name) + "; choose from " + strings.Join(Names(), ", ")
+}
+
+// Unwrap returns ErrUnknownPolicy.
+func (*policyError) Unwrap() error { return ErrUnknownPolicy }
+
+func newPolicy(name string, seed uint64, b *Baselines) policy.Policy {
+	switch name {
+	case "round_robin":
+		return policy.NewRoundRobin(policy.Limits{})
+	case "random":
+		return policy.NewRandom(seed, policy.Limits{})
+	case "power_of_two":
+		return policy.NewPowerOfTwo(seed, policy.Limits{})
+	case "load_based":
+		return policy.NewLeastLoad(policy.Limits{})
+	case PrefixAffinity:
+		return &prefixAffinity{sim: b.sim}
+	case PowerOfTwoWork:
+		return &twoByWork{sim: b.sim, seed: seed}
+	default:
+		return &oracle{sim: b.sim}
+	}
+}
+
+// GroupSeed returns the seed of a role group's policy: groups draw independently.
+func GroupSeed(seed uint64, model, bucketID string, stage fleet.Stage) uint64 {
+	h := fnv.New64a()
+	for _, part := range [...]string{strconv.FormatUint(seed, 10), model, bucketID, stage.String()} {
+		h.Write([]byte(part))
+		h.Write([]byte{0})
+	}
+	return h.Sum64()
+}
+
+// Baselines gives the baselines what a policy of a gateway cannot have: a look into the run. It belongs to one run.
+type Baselines struct{ sim *sim }
