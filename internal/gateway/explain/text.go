@@ -96,14 +96,17 @@ func (r *Record) endText(b *strings.Builder) {
 	if r.Code != "" {
 		status += " (" + r.Code + ")"
 	}
-	ttft, took := "no token came", "unknown"
-	if r.TTFTMillis != nil {
-		ttft = "first token after " + milliseconds(*r.TTFTMillis)
+	first, took := "", "unknown"
+	switch {
+	case r.TTFTMillis != nil:
+		first = "first token after " + milliseconds(*r.TTFTMillis) + ", "
+	case r.Stream: // of a whole answer the gateway does not see the first token
+		first = "no token came, "
 	}
 	if r.DurationMillis != nil {
 		took = milliseconds(*r.DurationMillis)
 	}
-	fmt.Fprintf(b, "  ended: %s; %s, all over after %s\n", status, ttft, took)
+	fmt.Fprintf(b, "  ended: %s; %sall over after %s\n", status, first, took)
 	fmt.Fprintf(b, "  usage: prompt %s, cached %s, answer %s\n", tokens(r.PromptTokens), tokens(r.CachedTokens), tokens(r.CompletionTokens))
 }
 
