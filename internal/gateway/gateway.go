@@ -125,6 +125,7 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
+	absent := absentees{registry: g.registry, log: o.Log}
 	g.keeper, err = keeper.Start(keeper.Options{
 		Registry: g.registry, Targets: buildTargets(&c.Discovery), PollInterval: c.Load.PollInterval, Log: o.Log,
 		Events: keeper.Events{Polled: func(p keeper.PollInfo) {
@@ -133,6 +134,7 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 				outcome = "failed"
 			}
 			metrics.LoadPolls.WithLabelValues(p.ID, outcome).Inc()
+			absent.polled(p)
 		}},
 	})
 	if err != nil {

@@ -31,7 +31,7 @@ var outcomes = map[string]fleet.Outcome{
 
 // do runs one command, of fleettest.World or of these:
 //
-//	claim ID TICKET · done TICKET OUTCOME · breaker ID
+//	claim ID TICKET · done TICKET OUTCOME · breaker ID · returned ID
 //	view                      hold the present view, and print it
 //	keep ID NAME              remember the worker that the id has now
 //	worker NAME               what is known of a kept worker
@@ -61,6 +61,8 @@ func (w *world) do(c *script.Command) bool {
 		x := w.Workers[c.Word()]
 		s, streak := w.Reg.Breaker(x)
 		c.Print(fmt.Sprintf("%s, %d in a row, admits %v", s, streak, w.Reg.Admits(x, w.Now)))
+	case "returned":
+		w.Reg.Returned(c.Word(), w.Now)
 	case "view":
 		w.view = w.Reg.View()
 		var ids []string

@@ -1,0 +1,13 @@
+package fleet
+
+import "time"
+
+// Returned says that an engine which had been gone answers again. What opened its breaker is over then, so the next dispatch
+// may probe it at once instead of after the cool-down. It does nothing to a breaker that is not open, or an unknown id.
+func (r *Registry) Returned(id string, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if w := r.mu.workers[id]; w != nil && w.breaker.get() == Open {
+		w.breaker.openedAt = now.Add(-r.breakers.CoolDown)
+	}
+}
