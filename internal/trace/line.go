@@ -28,8 +28,8 @@ const (
 // stand for zero: each would turn a fault of the file into a wrong request.
 func parseLine(text []byte) (Request, string) {
 	p := lineParser{text: text}
-	req, ok := p.object()
-	switch {
+	var req Request
+	switch ok := p.object(func(key string) bool { return p.field(key, &req) }); {
 	case !ok:
 		return Request{}, p.reason
 	case p.saw != sawAll:
@@ -78,26 +78,36 @@ func (p *lineParser) want(c byte) bool {
 	return p.next(c) || p.fail("byte %d: want %q", p.at+1, c)
 }
 
-func (p *lineParser) object() (req Request, ok bool) {
+// object reads the whole line as one object; field reads the value of each key.
+func (p *lineParser) object(field func(key string) bool) bool {
 	if !p.want('{') {
-		return req, false
+		return false
 	}
 	for {
 		key, ok := p.key()
-		if !ok || !p.want(':') || !p.field(key, &req) {
-			return req, false
+		if !ok || !p.want(':') || !field(key) {
+			return false
 		}
 		if p.next(',') {
 			continue
 		}
 		if !p.want('}') {
-			return req, false
+			return false
 		}
 		if p.skip(); p.at < len(p.text) {
-			return req, p.fail("byte %d: text behind the object", p.at+1)
+			return p.fail("byte %d: text behind the object", p.at+1)
 		}
-		return req, true
+		return true
 	}
+}
+
+// mark notes that a key was seen, and refuses it the second time.
+func (p *lineParser) mark(key string, bit int) bool {
+	if p.saw&bit != 0 {
+		return p.fail("repeated key %q", key)
+	}
+	p.saw |= bit
+	return true
 }
 
 // key reads a string without escapes: none of the keys needs one.
@@ -132,10 +142,9 @@ func (p *lineParser) field(key string, req *Request) bool {
 	default:
 		return p.fail("unknown key %q", key)
 	}
-	if p.saw&bit != 0 {
-		return p.fail("repeated key %q", key)
+	if !p.mark(key, bit) {
+		return false
 	}
-	p.saw |= bit
 	var n uint64
 	var ok bool
 	switch bit {

@@ -29,9 +29,22 @@ type Request struct {
 	Arrival time.Duration
 	// InputTokens is the length of the prompt, OutputTokens that of the answer; both at least 1.
 	InputTokens, OutputTokens int
-	// Blocks has one id for each BlockTokens tokens of the prompt, the last one begun included. Equal ids stand for
-	// equal tokens behind equal tokens. The slice belongs to whoever got the request.
+	// Blocks has one id for each block of the prompt. Equal ids stand for equal tokens behind equal tokens. In Mooncake's
+	// format a block has BlockTokens tokens and the last one begun is included; a log may tell fewer blocks than the prompt
+	// has, or none. The slice belongs to whoever got the request.
 	Blocks []uint64
+	// BlockSize is the tokens of a block where that is not BlockTokens; 0 where it is.
+	BlockSize int
+	// Session and Model are what a log says of the request, empty where it says nothing.
+	Session, Model string
+}
+
+// BlockTokens returns how many tokens a block of Blocks stands for.
+func (r *Request) BlockTokens() int {
+	if r.BlockSize > 0 {
+		return r.BlockSize
+	}
+	return BlockTokens
 }
 
 // LineError says what is wrong with one line of a trace.
@@ -47,13 +60,16 @@ func (e *LineError) Error() string { return fmt.Sprintf("trace line %d: %s", e.L
 // have at most 30 digits each; the longest line of the embedded trace has 3 KB.
 const maxLine = 256 << 10
 
-// Read yields the requests of a trace in JSON lines, in the order in which they stand; empty lines are skipped. It
+// Read yields the requests of a trace in JSON lines, in the order in which they stand; empty lines are skipped. The first line
+// tells whether it is Mooncake's format or that of a log; docs/replay.md has both. It
 // stops at the first error, which it yields with a zero Request: a *LineError for what is wrong in the text, or what
 // r said, wrapped. One range over it consumes r; r is not closed.
 func Read(r io.Reader) iter.Seq2[Request, error] {
 	return func(yield func(Request, error) bool) {
 		br := bufio.NewReaderSize(r, maxLine)
 		var last time.Duration
+		var log logReader
+		var parse func([]byte) (Request, string)
 		for line := 1; ; line++ {
 			text, err := br.ReadSlice('\n')
 			switch {
@@ -65,9 +81,17 @@ func Read(r io.Reader) iter.Seq2[Request, error] {
 				return
 			}
 			if text = bytes.Trim(text, " \t\r\n"); len(text) > 0 {
-				req, reason := parseLine(text)
+				if parse == nil {
+					if parse = parseLine; isLog(text) {
+						parse = log.parse
+					}
+				}
+				req, reason := parse(text)
 				if reason == "" && req.Arrival < last {
 					reason = fmt.Sprintf("timestamp: %d ms, but the line before has %d ms", req.Arrival.Milliseconds(), last.Milliseconds())
+					if log.lines > 0 {
+						reason = fmt.Sprintf("time: %v before that of the line before; sort the file by time", last-req.Arrival)
+					}
 				}
 				if reason != "" {
 					yield(Request{}, &LineError{line, reason})

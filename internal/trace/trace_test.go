@@ -291,7 +291,9 @@ func FuzzParseLine(f *testing.F) {
 		if err := json.Unmarshal(text, &ref); err != nil {
 			t.Fatalf("encoding/json refuses what we took: %v", err)
 		}
-		want := Request{time.Duration(ref.Timestamp) * time.Millisecond, ref.InputLength, ref.OutputLength, ref.HashIDs}
+		want := Request{
+			Arrival: time.Duration(ref.Timestamp) * time.Millisecond, InputTokens: ref.InputLength, OutputTokens: ref.OutputLength, Blocks: ref.HashIDs,
+		}
 		if !reflect.DeepEqual(req, want) {
 			t.Errorf("%+v, encoding/json reads %+v", req, want)
 		}

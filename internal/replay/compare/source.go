@@ -17,7 +17,7 @@ func Arrivals(seq iter.Seq2[trace.Request, error], blockSize int) replay.Source 
 	return func(yield func(replay.Arrival, error) bool) {
 		number := uint64(0)
 		for r, err := range seq {
-			if err == nil && r.Blocks != nil && r.BlockTokens()%blockSize != 0 {
+			if err == nil && len(r.Blocks) > 0 && r.BlockTokens()%blockSize != 0 {
 				err = &BlockSizeError{Trace: r.BlockTokens(), Engines: blockSize}
 			}
 			if err != nil {
@@ -44,7 +44,7 @@ func Arrivals(seq iter.Seq2[trace.Request, error], blockSize int) replay.Source 
 func blocks(r *trace.Request, number uint64, blockSize int) []engine.BlockHash {
 	n := (r.InputTokens + blockSize - 1) / blockSize
 	per := 1 // engine blocks to a block of the trace
-	if r.Blocks != nil {
+	if len(r.Blocks) > 0 {
 		per = r.BlockTokens() / blockSize
 	}
 	out := make([]engine.BlockHash, n)
