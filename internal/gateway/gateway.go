@@ -119,8 +119,8 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 	}
 	metrics := telemetry.New()
 	g.server, err = api.New(api.Options{
-		Models: models, Registry: g.registry, Tracker: g.tracker, Engines: g.transport, Settings: buildSettings(c),
-		Metrics: metrics, Explain: g.explain, Log: o.Log, Access: o.Access, Seed: o.Seed,
+		Config:   api.Config{Models: models, Settings: buildSettings(c)},
+		Registry: g.registry, Tracker: g.tracker, Engines: g.transport, Metrics: metrics, Explain: g.explain, Log: o.Log, Access: o.Access, Seed: o.Seed,
 	})
 	if err != nil {
 		return nil, err

@@ -24,6 +24,7 @@ var arrows = map[string][]string{
 	"internal/gateway/api/body":         {"internal/gateway/api/body/lex"},
 	"internal/gateway/api/sse":          {"internal/gateway/api/body/lex"},
 	"internal/gateway/explain":          {"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load"}, // the decision log keeps what selection took down
+	"internal/gateway/keyring":          {},
 	"internal/gateway/fleet/ask":        {},
 	"internal/gateway/load/source":      {"internal/gateway/fleet", "internal/gateway/load", "internal/gateway/fleet/ask"},
 	"internal/gateway/fleet/introspect": {"internal/gateway/fleet", "internal/gateway/load", "internal/gateway/fleet/ask"},
@@ -31,12 +32,12 @@ var arrows = map[string][]string{
 	"internal/gateway/fleet/keeper": {
 		"internal/gateway/fleet", "internal/gateway/load", "internal/gateway/fleet/ask", "internal/gateway/fleet/introspect", "internal/gateway/load/source",
 	},
-	"internal/gateway/config":        {"internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load"}, // their limits and names
-	"internal/gateway/config/gendoc": {"internal/gateway/config"},                                                    // writes the reference in docs/
+	"internal/gateway/config":        {"internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load", "internal/gateway/keyring"}, // their limits and names; it reads the keys' file
+	"internal/gateway/config/gendoc": {"internal/gateway/config"},                                                                                // writes the reference in docs/
 	"internal/gateway/api": {
 		"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load",
 		"internal/gateway/api/body", "internal/gateway/api/body/lex", "internal/gateway/api/sse", "internal/gateway/explain",
-		"internal/gateway/config", "internal/telemetry",
+		"internal/gateway/config", "internal/gateway/keyring", "internal/telemetry",
 	},
 	"internal/gateway": {"internal/gateway/...", "internal/telemetry"}, // wires one gateway from a configuration
 

@@ -30,6 +30,12 @@ type Metrics struct {
 	SamplingRejections *prometheus.CounterVec
 	// Aborts counts /abort_request calls by result: sent, failed, dropped.
 	Aborts *prometheus.CounterVec
+	// KeyRequests counts completion requests by the name of the API key and the status of the answer.
+	KeyRequests *prometheus.CounterVec
+	// Reloads counts what became of attempts to take another configuration: applied, unchanged, refused. ReloadedAt is when
+	// the one in use was taken (Unix seconds), and ReloadOK is 1 unless the last attempt was refused.
+	Reloads              *prometheus.CounterVec
+	ReloadedAt, ReloadOK prometheus.Gauge
 	// LoadPolls counts load polls by worker and outcome.
 	LoadPolls *prometheus.CounterVec
 	// Prompt, Cached and Completion count tokens as the engines' usage tells them, by model.
@@ -71,6 +77,10 @@ func New() *Metrics {
 	m.Stale = counter("stale_requests_total", "Requests that outlived the stale time-out.", "outcome")
 	m.SamplingRejections = counter("sampling_contract_rejections_total", "Violations of the sampling contract.", "param")
 	m.Aborts = counter("aborts_total", "Abort calls to engines, by result.", "result")
+	m.KeyRequests = counter("api_key_requests_total", "Completion requests that came with an API key, by its name and the answer's status.", "key", "status_code")
+	m.Reloads = counter("config_reloads_total", "Attempts to take another configuration: applied, unchanged, refused.", "outcome")
+	m.ReloadedAt = m.gauge("config_last_reload_timestamp_seconds", "When the configuration in use was taken, in Unix seconds.")
+	m.ReloadOK = m.gauge("config_last_reload_successful", "1 unless the last attempt to take another configuration was refused.")
 	m.LoadPolls = counter("load_polls_total", "Polls of an engine's load, by outcome.", "worker", "outcome")
 	m.Prompt = counter("prompt_tokens_total", "Prompt tokens as the engines count them.", "model")
 	m.Cached = counter("cached_prompt_tokens_total", "Prompt tokens that the engines did not compute again.", "model")
@@ -81,6 +91,12 @@ func New() *Metrics {
 	m.registry.MustRegister(sel)
 	m.SelectionSeconds = sel
 	return m
+}
+
+func (m *Metrics) gauge(name, help string) prometheus.Gauge {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "perigee_" + name, Help: help})
+	m.registry.MustRegister(g)
+	return g
 }
 
 // Registry returns the registry, for serving it and for further collectors.

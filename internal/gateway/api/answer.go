@@ -103,7 +103,7 @@ func (c *call) stream(l *leg, resp *http.Response) {
 
 func (c *call) copyStream(l *leg, resp *http.Response, buf []byte, sniff *sse.Sniffer) ending {
 	for {
-		l.clock.Reset(c.s.Settings.StreamIdle)
+		l.clock.Reset(c.v.Settings.StreamIdle)
 		n, err := resp.Body.Read(buf)
 		l.clock.Stop() // the client's slowness is not the engine's silence
 		if n > 0 {

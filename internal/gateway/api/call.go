@@ -16,6 +16,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/api/sse"
 	"github.com/perigee-llm/perigee/internal/gateway/bucket"
 	"github.com/perigee-llm/perigee/internal/gateway/explain"
+	"github.com/perigee-llm/perigee/internal/gateway/keyring"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
 	"github.com/perigee-llm/perigee/internal/gateway/policy"
 )
@@ -23,6 +24,8 @@ import (
 // call is one completion request from its arrival to its end. It belongs to the handler's goroutine.
 type call struct {
 	s       *Server
+	v       *served // what it began under
+	caller  *keyring.Key
 	w       http.ResponseWriter
 	rc      *http.ResponseController // of w
 	r       *http.Request
@@ -63,10 +66,12 @@ func (s *Server) completions(kind body.Kind) http.Handler {
 		path = "/v1/chat/completions"
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := &call{s: s, w: w, rc: http.NewResponseController(w), r: r, path: path, started: time.Now(), id: requestID(r.Header)}
+		c := &call{s: s, v: s.current.Load(), w: w, rc: http.NewResponseController(w), r: r, path: path, started: time.Now(), id: requestID(r.Header)}
 		c.key = bits.RotateLeft64(s.Seed, 17) ^ s.requests.Add(1)*0x9e3779b97f4a7c15
 		s.active.Add(1)
 		defer s.active.Add(-1)
+		c.v.active.Add(1)
+		defer c.v.active.Add(-1)
 		s.Metrics.Requests.WithLabelValues(path, methodLabel(r.Method)).Inc()
 		w.Header()[headerRequestID] = []string{c.id}
 		if e := c.prepare(kind); e != nil {
@@ -112,11 +117,14 @@ func methodLabel(m string) string {
 
 // prepare reads and understands the request. Nothing is held when it fails.
 func (c *call) prepare(kind body.Kind) *Error {
+	var e *Error
+	if c.caller, e = c.v.admit(c.v.Keys, c.w, c.r); e != nil {
+		return e
+	}
 	if c.r.Method != http.MethodPost {
 		c.w.Header().Set("Allow", http.MethodPost)
 		return errMethod
 	}
-	var e *Error
 	if c.body, e = c.readBody(); e != nil {
 		return e
 	}
@@ -128,7 +136,8 @@ func (c *call) prepare(kind body.Kind) *Error {
 		return badRequest(err.Error())
 	}
 	c.facts = facts
-	if c.model = c.s.models[string(facts.Model)]; c.model == nil {
+	if c.model = c.v.models[string(facts.Model)]; c.model == nil || !c.v.allows(c.caller, c.model) {
+		c.model = nil // also for the log: a model that the caller may not use is one that is not there
 		return &Error{Status: http.StatusNotFound, Code: "model_not_found", Message: "this gateway does not serve the model that the request names"}
 	}
 	c.patch = body.NewPatch(c.body, &c.facts)
@@ -149,11 +158,11 @@ func (c *call) prepare(kind body.Kind) *Error {
 
 // guardFields refuses or takes out what a client may not set.
 func (c *call) guardFields() *Error {
-	if refused := c.facts.Keys() & c.s.Settings.Refused; refused != 0 {
+	if refused := c.facts.Keys() & c.v.Settings.Refused; refused != 0 {
 		k, _ := refused.First()
 		return badRequest("a client may not set " + k.String() + " here")
 	}
-	c.patch.RemoveAll(c.facts.Keys() & c.s.Settings.Stripped)
+	c.patch.RemoveAll(c.facts.Keys() & c.v.Settings.Stripped)
 	return nil
 }
 
@@ -207,7 +216,7 @@ func (c *call) run() {
 			return
 		}
 		c.entry.Outcome(last.what)
-		if !last.again || c.attempts >= c.s.Settings.MaxAttempts {
+		if !last.again || c.attempts >= c.v.Settings.MaxAttempts {
 			c.refuse(last.answer)
 			return
 		}
@@ -233,7 +242,7 @@ func (c *call) outcome() string {
 // selectEngines makes one whole selection.
 func (c *call) selectEngines() (bucket.Selection, error) {
 	now := time.Now()
-	view := c.s.Registry.View()
+	view := c.v.view(c.s.Registry)
 	req := bucket.Request{
 		Key: c.key + uint64(c.attempts), Now: now,
 		InputTokens: c.inputTokens(), PeakTokens: c.peak, Exclude: c.exclude,
@@ -279,6 +288,9 @@ func (c *call) finish() {
 	}
 	m := c.s.Metrics
 	m.Responses.WithLabelValues(c.path, methodLabel(c.r.Method), strconv.Itoa(c.status)).Inc()
+	if c.caller != nil {
+		m.KeyRequests.WithLabelValues(c.caller.Name, strconv.Itoa(c.status)).Inc()
+	}
 	if c.model != nil {
 		m.Duration.WithLabelValues(c.model.ID).Observe(took.Seconds())
 		addKnown(m.Prompt.WithLabelValues(c.model.ID), c.usage.Prompt)
@@ -305,6 +317,9 @@ func (c *call) logAccess(took time.Duration) {
 		slog.Int64("sent_bytes", c.sent))
 	if c.code != "" {
 		attrs = append(attrs, slog.String("error_code", c.code))
+	}
+	if c.caller != nil {
+		attrs = append(attrs, slog.String("key", c.caller.Name))
 	}
 	if c.model != nil {
 		attrs = append(attrs, slog.String("model", c.model.ID), slog.Bool("stream", c.facts.Stream),

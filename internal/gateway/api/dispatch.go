@@ -24,7 +24,7 @@ func (c *call) dispatchPlain(w *fleet.Worker) *failure {
 	}
 	patch := c.patch
 	l.rid = c.engineRequestID(w, &patch)
-	resp, err := l.send(c.path, engineHeader(c.r.Header, c.id, c.facts.Stream), patch.Pieces(nil), patch.Len(), c.s.Settings.RequestTimeout)
+	resp, err := l.send(c.path, engineHeader(c.r.Header, c.id, c.facts.Stream), patch.Pieces(nil), patch.Len(), c.v.Settings.RequestTimeout)
 	if err != nil {
 		return c.noAnswer(l, err)
 	}
@@ -37,7 +37,7 @@ func (c *call) engineRequestID(w *fleet.Worker, patch *body.Patch) string {
 	if w.Kind != fleet.SGLang || c.facts.FanOut || c.facts.Prompt.Count > 1 {
 		return ""
 	}
-	if c.facts.Has(body.RID) && !c.s.Settings.Stripped.Has(body.RID) {
+	if c.facts.Has(body.RID) && !c.v.Settings.Stripped.Has(body.RID) {
 		return string(c.facts.RID)
 	}
 	rid := randomHex()
@@ -88,8 +88,8 @@ const piece = 64 << 10
 
 // extend gives the client its time for reading what is written next.
 func (c *call) extend() {
-	if now := time.Now(); c.writeBy.Sub(now) < c.s.Settings.ClientStall*7/8 { // moving it for each part would cost more than the write
-		c.writeBy = now.Add(c.s.Settings.ClientStall)
+	if now := time.Now(); c.writeBy.Sub(now) < c.v.Settings.ClientStall*7/8 { // moving it for each part would cost more than the write
+		c.writeBy = now.Add(c.v.Settings.ClientStall)
 		_ = c.rc.SetWriteDeadline(c.writeBy)
 	}
 }

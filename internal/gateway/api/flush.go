@@ -67,7 +67,7 @@ func (s *Server) flushOne(ctx context.Context, x *fleet.Worker, auth []string) e
 	if x.Kind == fleet.VLLM {
 		path = "/reset_prefix_cache"
 	}
-	ctx, cancel := context.WithTimeout(ctx, min(s.Settings.RequestTimeout, time.Minute))
+	ctx, cancel := context.WithTimeout(ctx, min(s.current.Load().Settings.RequestTimeout, time.Minute))
 	defer cancel()
 	header := http.Header{"User-Agent": userAgent}
 	if auth != nil {

@@ -23,6 +23,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/bucket"
 	"github.com/perigee-llm/perigee/internal/gateway/explain"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+	"github.com/perigee-llm/perigee/internal/gateway/keyring"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
 	"github.com/perigee-llm/perigee/internal/gateway/policy"
 	"github.com/perigee-llm/perigee/internal/telemetry"
@@ -179,6 +180,7 @@ type rigOptions struct {
 	Contract string
 	Models   []string // more models, without engines
 	Aliases  []string
+	Keys     *keyring.Ring
 }
 
 // plain returns n plain engines of a kind.
@@ -263,7 +265,8 @@ func newRig(t *testing.T, o rigOptions) *rig {
 	}
 	r.transport = &http.Transport{DialContext: r.dialEngine, DisableCompression: true, MaxResponseHeaderBytes: 64 << 10, MaxIdleConnsPerHost: 64}
 	r.s, err = New(Options{
-		Models: models, Registry: r.reg, Tracker: r.tracker, Engines: r.transport, Settings: settings, Metrics: telemetry.New(),
+		Config:   Config{Models: models, Settings: settings, Keys: o.Keys},
+		Registry: r.reg, Tracker: r.tracker, Engines: r.transport, Metrics: telemetry.New(),
 		Explain: explain.NewLog(0), Log: slog.New(r.logs), Access: slog.New(r.access),
 	})
 	if err != nil {

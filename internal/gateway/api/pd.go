@@ -76,7 +76,7 @@ func (c *call) pairAtOnce(pl, dl *leg) *failure {
 	header := engineHeader(c.r.Header, c.id, c.facts.Stream)
 
 	done := make(chan prefillResult, 1) // the prefill may outlive this request
-	path, limit := c.path, c.s.Settings.RequestTimeout
+	path, limit := c.path, c.v.Settings.RequestTimeout
 	c.s.wg.Go(func() {
 		r := pl.prefill(path, header, pieces, length, limit)
 		if !r.ok() {
@@ -135,7 +135,7 @@ func (c *call) pairInTurn(pl, dl *leg) *failure {
 	}
 	patch.Set(body.KVTransferParams, []byte(`{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`))
 	header := engineHeader(c.r.Header, c.id, false)
-	r := pl.prefill(c.path, header, patch.Pieces(nil), patch.Len(), c.s.Settings.RequestTimeout)
+	r := pl.prefill(c.path, header, patch.Pieces(nil), patch.Len(), c.v.Settings.RequestTimeout)
 	var where struct {
 		Params json.RawMessage `json:"kv_transfer_params"`
 	}
@@ -152,7 +152,7 @@ func (c *call) pairInTurn(pl, dl *leg) *failure {
 	}
 	patch = c.patch
 	patch.Set(body.KVTransferParams, where.Params)
-	resp, err := dl.send(c.path, engineHeader(c.r.Header, c.id, c.facts.Stream), patch.Pieces(nil), patch.Len(), c.s.Settings.RequestTimeout)
+	resp, err := dl.send(c.path, engineHeader(c.r.Header, c.id, c.facts.Stream), patch.Pieces(nil), patch.Len(), c.v.Settings.RequestTimeout)
 	if err != nil {
 		return c.noAnswer(dl, err)
 	}

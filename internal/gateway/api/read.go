@@ -14,18 +14,18 @@ const firstRead = 1 << 20
 // readBody reads the whole body within the limits on its size and on the sender's silence. A sender that sends a little now
 // and then has as long as an engine would have for its answer.
 func (c *call) readBody() ([]byte, *Error) {
-	limit := c.s.Settings.MaxBody
+	limit := c.v.Settings.MaxBody
 	if c.r.ContentLength > limit {
 		return nil, errBodyTooLarge // net/http closes the connection rather than reading it all
 	}
 	in := http.MaxBytesReader(c.w, c.r.Body, limit)
 	buf := make([]byte, 0, max(512, min(c.r.ContentLength+1, firstRead)))
-	end := c.started.Add(c.s.Settings.RequestTimeout)
+	end := c.started.Add(c.v.Settings.RequestTimeout)
 	for {
 		if len(buf) == cap(buf) {
 			buf = append(buf, 0)[:len(buf)]
 		}
-		_ = c.rc.SetReadDeadline(earlier(time.Now().Add(c.s.Settings.BodyStall), end))
+		_ = c.rc.SetReadDeadline(earlier(time.Now().Add(c.v.Settings.BodyStall), end))
 		n, err := in.Read(buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n]
 		switch {

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -48,6 +47,9 @@ type Settings struct {
 	Refused, Stripped body.Keys
 	// PublicMetrics and PublicFlush put /metrics and /flush_cache on the public handler too.
 	PublicMetrics, PublicFlush bool
+	// ForwardAuthorization passes the client's Authorization on to engines although it is one of our keys. Without keys it is
+	// always passed on.
+	ForwardAuthorization bool
 }
 
 // Default settings that no configuration key sets.
@@ -61,15 +63,15 @@ const (
 
 // Options are what a Server works with.
 type Options struct {
-	Models   []*Model
+	// Config is what it serves by at first.
+	Config   Config
 	Registry *fleet.Registry
 	Tracker  *load.Tracker
 	// Engines sends requests to engines. The server does not close it.
-	Engines  http.RoundTripper
-	Settings Settings
-	Metrics  *telemetry.Metrics
-	Explain  *explain.Log
-	Log      *slog.Logger
+	Engines http.RoundTripper
+	Metrics *telemetry.Metrics
+	Explain *explain.Log
+	Log     *slog.Logger
 	// Access gets one record for each request; nil: none.
 	Access *slog.Logger
 	// Seed starts the random choices: with the same seed and the same order of arrival, selection repeats.
@@ -79,8 +81,11 @@ type Options struct {
 // Server is the request path. Make one with [New]; Close it when its listeners are closed.
 type Server struct {
 	Options
-	models  map[string]*Model // by id and alias
-	order   []*Model
+	current atomic.Pointer[served]
+	retired struct {
+		sync.Mutex
+		list []*served // replaced, and perhaps with requests under way
+	}
 	created int64 // Unix seconds, for the model list
 
 	draining atomic.Bool
@@ -95,15 +100,13 @@ type Server struct {
 
 // New returns a server and starts its janitor.
 func New(o Options) (*Server, error) {
-	s := &Server{Options: o, models: map[string]*Model{}, order: o.Models, created: time.Now().Unix()}
-	for _, m := range o.Models {
-		for _, name := range append([]string{m.ID}, m.Aliases...) {
-			if s.models[name] != nil {
-				return nil, errors.New("two models are called " + name)
-			}
-			s.models[name] = m
-		}
+	first, err := newServed(o.Config)
+	if err != nil {
+		return nil, err
 	}
+	o.Config = Config{} // what is in use is s.current
+	s := &Server{Options: o, created: time.Now().Unix()}
+	s.current.Store(first)
 	ctx, stop := context.WithCancel(context.Background())
 	s.life, s.stop = ctx, stop
 	s.aborts.start(ctx, s)
@@ -130,29 +133,29 @@ func (s *Server) Public() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/v1/chat/completions", s.completions(body.Chat))
 	mux.Handle("/v1/completions", s.completions(body.Completion))
-	mux.HandleFunc("/v1/models", s.only(http.MethodGet, s.listModels))
+	mux.HandleFunc("/v1/models", s.only(http.MethodGet, s.keyed(publicKeys, s.listModels)))
 	mux.HandleFunc("/healthz", s.only(http.MethodGet, s.healthz))
 	mux.HandleFunc("/readyz", s.only(http.MethodGet, s.readyz))
-	if s.Settings.PublicMetrics {
-		mux.Handle("/metrics", s.metricsHandler())
-	}
-	if s.Settings.PublicFlush {
-		mux.HandleFunc("/flush_cache", s.only(http.MethodPost, s.flushCache))
-	}
-	mux.HandleFunc("/", notFound)
+	mux.HandleFunc("/metrics", s.keyed(publicKeys, where(func(c *Settings) bool { return c.PublicMetrics }, s.metricsHandler().ServeHTTP)))
+	mux.HandleFunc("/flush_cache", s.keyed(publicKeys, where(func(c *Settings) bool { return c.PublicFlush }, s.only(http.MethodPost, s.flushCache))))
+	mux.HandleFunc("/", s.keyed(publicKeys, anyCaller(notFound)))
 	return s.bounded(mux)
 }
 
 // Admin returns the handler of the admin listener.
 func (s *Server) Admin() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/metrics", s.metricsHandler())
-	mux.HandleFunc("/flush_cache", s.only(http.MethodPost, s.flushCache))
-	mux.HandleFunc("/debug/decisions", s.only(http.MethodGet, s.decisions))
-	mux.HandleFunc("/debug/workers", s.only(http.MethodGet, s.workers))
+	for path, h := range map[string]http.HandlerFunc{
+		"/metrics":         s.metricsHandler().ServeHTTP,
+		"/flush_cache":     s.only(http.MethodPost, s.flushCache),
+		"/debug/decisions": s.only(http.MethodGet, s.decisions),
+		"/debug/workers":   s.only(http.MethodGet, s.workers),
+		"/":                notFound,
+	} {
+		mux.HandleFunc(path, s.keyed(adminKeys, anyCaller(h)))
+	}
 	mux.HandleFunc("/healthz", s.only(http.MethodGet, s.healthz))
-	mux.HandleFunc("/readyz", s.only(http.MethodGet, s.readyz))
-	mux.HandleFunc("/", notFound)
+	mux.HandleFunc("/readyz", s.only(http.MethodGet, s.adminReadyz))
 	return s.bounded(mux)
 }
 
@@ -161,9 +164,10 @@ func (s *Server) Admin() http.Handler {
 func (s *Server) bounded(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rc, now := http.NewResponseController(w), time.Now()
-		_ = rc.SetWriteDeadline(now.Add(s.Settings.ClientStall))
+		c := &s.current.Load().Settings
+		_ = rc.SetWriteDeadline(now.Add(c.ClientStall))
 		if r.ContentLength != 0 {
-			_ = rc.SetReadDeadline(now.Add(s.Settings.BodyStall))
+			_ = rc.SetReadDeadline(now.Add(c.BodyStall))
 		}
 		h.ServeHTTP(w, r)
 	})
@@ -186,16 +190,23 @@ func notFound(w http.ResponseWriter, _ *http.Request) { errNotFound.write(w) }
 // janitor gives up requests that outlived the stale time-out, ten times within it, at most once a second and at least once a
 // minute: the reference's rhythm, which lets nothing live much longer than it may.
 func (s *Server) janitor(ctx context.Context) {
-	t := time.NewTicker(min(max(s.Settings.Stale/10, time.Second), time.Minute))
+	rhythm := func() time.Duration { return min(max(s.current.Load().Settings.Stale/10, time.Second), time.Minute) }
+	every := rhythm()
+	t := time.NewTicker(every)
 	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-t.C:
-			if n := s.Tracker.Expire(now, s.Settings.Stale); n > 0 {
+			if next := rhythm(); next != every { // the configuration was replaced
+				every = next
+				t.Reset(every)
+			}
+			life := s.longestLife()
+			if n := s.Tracker.Expire(now, life); n > 0 {
 				s.Metrics.Stale.WithLabelValues("expired").Add(float64(n))
-				s.Log.Warn("requests outlived the stale time-out and were given up", "guards", n, "after", s.Settings.Stale)
+				s.Log.Warn("requests outlived the stale time-out and were given up", "guards", n, "after", life)
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/perigee-llm/perigee/internal/gateway/bucket"
 	"github.com/perigee-llm/perigee/internal/gateway/explain"
+	"github.com/perigee-llm/perigee/internal/gateway/keyring"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
 )
 
@@ -30,13 +31,23 @@ func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) {
 
 // readyz says whether traffic should come here: not while draining, and only if at least one model can be served. One model
 // without engines does not take the others away.
+//
+// Where callers need a key, those without one do not learn the models' names here either.
 func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
+	s.ready(w, s.current.Load(), s.current.Load().Keys == nil)
+}
+
+func (s *Server) adminReadyz(w http.ResponseWriter, _ *http.Request) {
+	s.ready(w, s.current.Load(), s.current.Load().AdminKeys == nil)
+}
+
+func (s *Server) ready(w http.ResponseWriter, v *served, tell bool) {
 	if s.draining.Load() {
 		errDraining.write(w)
 		return
 	}
 	ready, models := false, map[string]bool{}
-	for _, m := range s.order {
+	for _, m := range v.Models {
 		models[m.ID] = s.usable(m)
 		ready = ready || models[m.ID]
 	}
@@ -44,7 +55,11 @@ func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 	if !ready {
 		status = http.StatusServiceUnavailable
 	}
-	writeJSON(w, status, map[string]any{"ready": ready, "models": models})
+	answer := map[string]any{"ready": ready}
+	if tell {
+		answer["models"] = models
+	}
+	writeJSON(w, status, answer)
 }
 
 // usable tells whether some bucket of the model has a live plain engine or a live pair.
@@ -71,14 +86,17 @@ type modelEntry struct {
 	Parent  *string `json:"parent"`
 }
 
-// listModels answers GET /v1/models: every model, and every alias with its model as root.
-func (s *Server) listModels(w http.ResponseWriter, _ *http.Request) {
+// listModels answers GET /v1/models: every model that the caller may use, and every alias with its model as root.
+func (s *Server) listModels(w http.ResponseWriter, _ *http.Request, v *served, caller *keyring.Key) {
 	list := struct {
 		Object string       `json:"object"`
 		Data   []modelEntry `json:"data"`
 	}{Object: "list", Data: []modelEntry{}}
-	for _, m := range s.order {
-		for _, name := range append([]string{m.ID}, m.Aliases...) {
+	for _, m := range v.Models {
+		if !v.allows(caller, m) {
+			continue
+		}
+		for _, name := range m.names() {
 			list.Data = append(list.Data, modelEntry{ID: name, Object: "model", Created: s.created, OwnedBy: "perigee", Root: m.ID})
 		}
 	}
