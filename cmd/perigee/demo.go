@@ -86,6 +86,8 @@ func (c *demoCmd) Run(rc *runContext) error {
 	switch {
 	case errors.Is(err, demo.ErrNoRequests):
 		return exitError{exitUsage, "demo: " + err.Error()}
+	case errors.Is(err, context.Canceled):
+		return exitError{exitRun, "demo: ended before it was done"}
 	case err != nil:
 		return fmt.Errorf("demo: %w", err)
 	case report.Errors > 0:

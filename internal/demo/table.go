@@ -150,8 +150,8 @@ func (r *Report) reasons() (ids []string) {
 	return ids
 }
 
-func (x *Replay) reason(id string) int {
-	for _, s := range x.Reasons {
+func (r *Replay) reason(id string) int {
+	for _, s := range r.Reasons {
 		if s.ID == id {
 			return s.Requests
 		}
