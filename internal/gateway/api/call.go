@@ -18,7 +18,6 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/explain"
 	"github.com/perigee-llm/perigee/internal/gateway/keyring"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
-	"github.com/perigee-llm/perigee/internal/gateway/policy"
 )
 
 // call is one completion request from its arrival to its end. It belongs to the handler's goroutine.
@@ -44,7 +43,6 @@ type call struct {
 	exclude  []string
 	attempts int
 	picked   bucket.Selection // of the last attempt
-	reason   policy.Reason
 
 	writeBy    time.Time // the client's deadline for reading
 	status     int       // as sent, 0 until then

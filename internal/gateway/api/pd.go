@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strconv"
 	"time"
@@ -205,11 +204,7 @@ func (c *call) prefillFailed(r prefillResult) *failure {
 
 // hostOf returns the host of a worker's URL without its port, and without the brackets of an IPv6 address.
 func hostOf(base string) string {
-	host := engineURL(base, "").Host
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		return h
-	}
-	return host
+	return engineURL(base, "").Hostname()
 }
 
 // newRoom returns 63 random bits: two pairs in one room would crash both schedulers.

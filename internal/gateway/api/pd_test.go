@@ -331,3 +331,22 @@ func TestPairBreaksOff(t *testing.T) {
 		}
 	})
 }
+
+// TestPairInTurnClientLeaves: nobody will fetch what the prefill engine computes, so it ends at once, and the decode engine hears nothing.
+func TestPairInTurnClientLeaves(t *testing.T) {
+	bubble(t, rigOptions{Specs: pair(fleet.VLLM)}, func(t *testing.T, r *rig) {
+		p, d := r.engines[0], r.engines[1]
+		p.handler = func(_ http.ResponseWriter, q *http.Request) { <-q.Context().Done() }
+		ctx, leave := context.WithTimeout(t.Context(), time.Second)
+		defer leave()
+		if resp, err := r.open(ctx, chatBody); err == nil {
+			_ = resp.Body.Close()
+			t.Fatal("an answer")
+		}
+		r.pass(100 * time.Millisecond)
+		r.atRest()
+		if p.calls()[0].gone.IsZero() || len(d.calls()) != 0 {
+			t.Errorf("prefill gone at %v, the decode engine got %d requests", p.calls()[0].gone, len(d.calls()))
+		}
+	})
+}

@@ -409,3 +409,36 @@ func TestKeptConnection(t *testing.T) {
 		_ = conn.Close()
 	})
 }
+
+// TestThousandIdleStreams: all are noticed to be left within a second, and nothing of them stays.
+func TestThousandIdleStreams(t *testing.T) {
+	const n = 1000
+	bubble(t, rigOptions{Specs: plain(4, fleet.SGLang)}, func(t *testing.T, r *rig) {
+		for _, e := range r.engines {
+			e.handler = func(w http.ResponseWriter, q *http.Request) { startStream(w); <-q.Context().Done() }
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		for range n {
+			r.wg.Go(func() {
+				if resp, err := r.open(ctx, streamed(chatBody)); err == nil {
+					_, _ = io.Copy(io.Discard, resp.Body)
+					_ = resp.Body.Close()
+				}
+			})
+		}
+		r.pass(time.Second)
+		if got := r.tracker.Held(); got != n {
+			t.Errorf("%d streams are open", got)
+		}
+		leave()
+		r.pass(100 * time.Millisecond)
+		r.atRest()
+		aborts := 0
+		for _, e := range r.engines {
+			aborts += len(e.aborts())
+		}
+		if dropped := r.metric(`aborts_total{result="dropped"}`); aborts != n {
+			t.Errorf("%d aborts came, %s were dropped", aborts, dropped)
+		}
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -36,4 +37,23 @@ func (r *rig) metric(series string) string {
 		}
 	}
 	return ""
+}
+
+// TestEngineURL: a worker's base may have a path of its own.
+func TestEngineURL(t *testing.T) {
+	for _, c := range []struct{ base, want, host string }{
+		{"http://h:8000", "http://h:8000/v1/x", "h"},
+		{"https://h", "https://h/v1/x", "h"},
+		{"http://h:8000/prefix", "http://h:8000/prefix/v1/x", "h"},
+		{"http://h/a/b/", "http://h/a/b/v1/x", "h"},
+		{"http://[::1]:8000", "http://[::1]:8000/v1/x", "::1"},
+		{"http://[::1]", "http://[::1]/v1/x", "::1"},
+	} {
+		if got := engineURL(c.base, "/v1/x").String(); got != c.want {
+			t.Errorf("%s: %s", c.base, got)
+		}
+		if got := hostOf(c.base); got != c.host {
+			t.Errorf("%s: host %s, want %s", c.base, got, c.host)
+		}
+	}
 }
