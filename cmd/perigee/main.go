@@ -28,6 +28,7 @@ type cli struct {
 	Engine  engineCmd  `cmd:"" help:"Run simulated engines."`
 	Check   checkCmd   `cmd:"" help:"Judge configurations without starting anything."`
 	Demo    demoCmd    `cmd:"" help:"Show the main job on this machine: a real trace through simulated engines."`
+	Replay  replayCmd  `cmd:"" help:"Try policies on a trace of requests, in virtual time."`
 	Explain explainCmd `cmd:"" help:"Ask a running gateway why a request went where it went."`
 	Version versionCmd `cmd:"" help:"Print the version and exit."`
 }

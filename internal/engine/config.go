@@ -115,6 +115,9 @@ type Timing struct {
 // DefaultTiming returns the defaults that the zero Timing stands for.
 func DefaultTiming() Timing { return Timing{}.withDefaults() }
 
+// Filled returns t with its defaults filled in, as an engine has it.
+func (t Timing) Filled() Timing { return t.withDefaults() }
+
 func (t Timing) withDefaults() Timing {
 	def := func(d *time.Duration, v time.Duration) {
 		switch {

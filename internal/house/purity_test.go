@@ -19,6 +19,7 @@ var pure = []string{
 	"internal/gateway/bucket",
 	"internal/gateway/api/body",
 	"internal/engine",
+	"internal/replay",
 }
 
 // impureImports may not be reached from a pure package, however far down. fmt is among them because it imports os: a

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/perigee-llm/perigee/internal/gateway/bucket"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
@@ -20,6 +21,10 @@ type Contender struct {
 	Model string
 	// Workers are the ids of the engines; nil: engine-0 and so on, as many as the options say.
 	Workers []string
+	// Breaker, Freshness, ReportEvery and Attempts stand in for options that are zero.
+	Breaker                fleet.BreakerConfig
+	Freshness, ReportEvery time.Duration
+	Attempts               int
 	// Build makes the buckets of one gateway. seed is that gateway's, b the baselines of its run.
 	Build func(model string, seed uint64, b *Baselines) (*bucket.Resolver, error)
 }

@@ -101,6 +101,18 @@ const (
 	DefaultBlockSize = 512
 )
 
+// For returns o as a contender meets it: with what that brings along, and with the defaults.
+func (o Options) For(c Contender) Options {
+	if c.Workers != nil {
+		o.Engines = len(c.Workers)
+	}
+	def(&o.Breaker, c.Breaker)
+	def(&o.Freshness, c.Freshness)
+	def(&o.ReportEvery, c.ReportEvery)
+	def(&o.Attempts, c.Attempts)
+	return o.WithDefaults()
+}
+
 // WithDefaults returns o with its defaults filled in.
 func (o Options) WithDefaults() Options {
 	def(&o.Engines, DefaultEngines)

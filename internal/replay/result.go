@@ -32,6 +32,8 @@ type Result struct {
 
 	// ReportsLost are load reports that never arrived, of ReportsSent.
 	ReportsSent, ReportsLost int
+	// ReportEvery is the interval that was in force.
+	ReportEvery time.Duration
 	// Span is the time at which the last request ended.
 	Span time.Duration
 }

@@ -62,10 +62,7 @@ type request struct {
 // Run replays the arrivals of src through the contender's gateways, until the last request has ended. The error is that of the
 // options, of the contender, of src, of ctx, or one of this package's.
 func Run(ctx context.Context, o Options, c Contender, src Source) (*Result, error) {
-	if c.Workers != nil {
-		o.Engines = len(c.Workers)
-	}
-	o = o.WithDefaults()
+	o = o.For(c)
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
@@ -230,7 +227,7 @@ func (s *sim) engineOf(w *fleet.Worker) int { return s.place[w.ID] }
 // finish closes the books.
 func (s *sim) finish() *Result {
 	s.res.Queue.Set(s.now, s.waiting)
-	s.res.Span = s.now
+	s.res.Span, s.res.ReportEvery = s.now, s.o.ReportEvery
 	for _, e := range s.engines {
 		e.account()
 		s.res.Engines[e.index].Busy = e.busy
