@@ -3,11 +3,13 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 	"math/bits"
 	"net"
 	"net/http"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/api/sse"
 	"github.com/perigee-llm/perigee/internal/gateway/bucket"
 	"github.com/perigee-llm/perigee/internal/gateway/explain"
+	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/keyring"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
 )
@@ -45,6 +48,7 @@ type call struct {
 	picked   bucket.Selection // of the last attempt
 
 	writeBy    time.Time // the client's deadline for reading
+	legs       *leg      // the last that was begun and is this goroutine's to end
 	status     int       // as sent, 0 until then
 	code       string    // of our own error
 	ttft       time.Duration
@@ -72,17 +76,45 @@ func (s *Server) completions(kind body.Kind) http.Handler {
 		defer c.v.active.Add(-1)
 		s.Metrics.Requests.WithLabelValues(path, methodLabel(r.Method)).Inc()
 		w.Header()[headerRequestID] = []string{c.id}
-		if e := c.prepare(kind); e != nil {
-			c.refuse(e)
-		} else {
-			c.run()
-		}
-		c.finish()
+		c.serve(kind)
 		if c.broken {
 			resetOldClient(r)
 			panic(http.ErrAbortHandler) // the one way to end a connection so that the client sees it
 		}
 	})
+}
+
+// serve answers the request.
+func (c *call) serve(kind body.Kind) {
+	defer c.finish()
+	defer c.survive()
+	if e := c.prepare(kind); e != nil {
+		c.refuse(e)
+	} else {
+		c.run()
+	}
+}
+
+// survive turns a panic, which is a fault of ours, into an answer, and gives back what the request holds. Deferred by serve.
+func (c *call) survive() {
+	p := recover()
+	if p == nil {
+		return
+	}
+	c.s.Log.Error("a request panicked", "request_id", c.id, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+	for l := c.legs; l != nil; l = l.before {
+		if !l.ended {
+			l.end(fleet.Cancelled, "error")
+		}
+	}
+	if c.entry != nil {
+		c.entry.Outcome("the gateway failed")
+	}
+	if c.status != 0 {
+		c.broken = true
+		return
+	}
+	c.refuse(errInternal)
 }
 
 // connKey is the context key of a request's connection.

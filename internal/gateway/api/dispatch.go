@@ -18,7 +18,7 @@ func (c *call) dispatch(sel bucket.Selection) *failure {
 }
 
 func (c *call) dispatchPlain(w *fleet.Worker) *failure {
-	l, f := c.s.begin(c.r.Context(), w, c.model.ID, fleet.Plain, int64(c.facts.Prompt.Total))
+	l, f := c.begin(c.r.Context(), w, fleet.Plain, int64(c.facts.Prompt.Total))
 	if f != nil {
 		return f
 	}

@@ -48,30 +48,46 @@ type leg struct {
 	limit  time.Duration // for the whole answer, from sentAt
 	rid    string        // by which the engine can abort it; empty: it cannot
 
+	before *leg // of the same request
+	ended  bool
+
 	// Written by the transport's goroutines.
 	answered atomic.Bool // a byte of an answer came
 	reused   atomic.Bool // it went over a connection that had been used before
 }
 
 // begin takes the accounts and the breaker's claim for one dispatch. It fails when the breaker closed the door meanwhile.
-func (s *Server) begin(parent context.Context, w *fleet.Worker, model string, stage fleet.Stage, tokens int64) (*leg, *failure) {
-	now := time.Now()
+//
+// The leg is the request's goroutine's to end, unless it calls handOver.
+func (c *call) begin(parent context.Context, w *fleet.Worker, stage fleet.Stage, tokens int64) (*leg, *failure) {
+	s, now := c.s, time.Now()
 	ticket, ok := s.Registry.Claim(w, now)
 	if !ok {
 		return nil, &failure{answer: errBreakerOpen, what: "breaker open", again: true, exclude: w.ID}
 	}
-	l := &leg{s: s, worker: w, model: model, mode: stage.String(), ticket: ticket, parent: parent}
+	l := &leg{s: s, worker: w, model: c.model.ID, mode: stage.String(), ticket: ticket, parent: parent}
 	l.ctx, l.cancel = context.WithCancelCause(parent)
 	account := load.StagePrefill
 	if stage == fleet.Decode {
 		account = load.StageDecode
 	}
 	l.guard = s.Tracker.Acquire(w.Load, now, account, tokens, func() { l.cancel(causeStale) })
+	l.before, c.legs = c.legs, l
 	return l, nil
+}
+
+// handOver makes the leg another goroutine's to end. It is one of the last two that were begun.
+func (c *call) handOver(l *leg) {
+	if c.legs == l {
+		c.legs = l.before
+	} else {
+		c.legs.before = l.before
+	}
 }
 
 // end gives everything back and says what became of the dispatch.
 func (l *leg) end(o fleet.Outcome, label string) {
+	l.ended = true
 	if l.clock != nil {
 		l.clock.Stop()
 	}

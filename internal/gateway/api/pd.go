@@ -45,11 +45,11 @@ func (c *call) dispatchPair(sel bucket.Selection) *failure {
 		// its side; the request time-out bounds it, and so does the server's end.
 		parent = c.s.life
 	}
-	pl, f := c.s.begin(parent, p, c.model.ID, fleet.Prefill, int64(c.facts.Prompt.Total))
+	pl, f := c.begin(parent, p, fleet.Prefill, int64(c.facts.Prompt.Total))
 	if f != nil {
 		return f
 	}
-	dl, f := c.s.begin(c.r.Context(), d, c.model.ID, fleet.Decode, 1)
+	dl, f := c.begin(c.r.Context(), d, fleet.Decode, 1)
 	if f != nil {
 		pl.end(fleet.Cancelled, "cancelled")
 		return f
@@ -76,6 +76,7 @@ func (c *call) pairAtOnce(pl, dl *leg) *failure {
 
 	done := make(chan prefillResult, 1) // the prefill may outlive this request
 	path, limit := c.path, c.v.Settings.RequestTimeout
+	c.handOver(pl)
 	c.s.wg.Go(func() {
 		r := pl.prefill(path, header, pieces, length, limit)
 		if !r.ok() {

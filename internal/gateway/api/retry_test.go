@@ -232,11 +232,57 @@ func TestBreakerOpensMeanwhile(t *testing.T) {
 			ticket, _ := r.reg.Claim(w, time.Now())
 			r.reg.Done(ticket, fleet.Failure, time.Now())
 		}
-		if _, f := r.s.begin(t.Context(), w, "m", fleet.Plain, 1); f == nil || f.answer != errBreakerOpen || !f.again || f.exclude != "w0" {
+		c := &call{s: r.s, model: &Model{ID: "m"}}
+		if _, f := c.begin(t.Context(), w, fleet.Plain, 1); f == nil || f.answer != errBreakerOpen || !f.again || f.exclude != "w0" {
 			t.Errorf("got %+v", f)
 		}
 		if got := r.metric(`worker_requests_total{mode="plain",model="m",outcome="error",worker="w0"}`); got != "" {
 			t.Errorf("it was counted as a dispatch: %s", got)
 		}
 	})
+}
+
+// panicky panics for the request's turn-th dispatch.
+type panicky struct {
+	http.RoundTripper
+	turn int
+}
+
+func (p *panicky) RoundTrip(r *http.Request) (*http.Response, error) {
+	if p.turn--; p.turn == 0 {
+		panic("oh")
+	}
+	return p.RoundTripper.RoundTrip(r)
+}
+
+// TestPanic: a fault of ours is an answer, a line in the log, and holds nothing.
+func TestPanic(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		specs []fleet.Spec
+		turn  int
+	}{
+		{"plain", plain(1, fleet.SGLang), 1}, {"prefill", pair(fleet.VLLM), 1}, {"decode", pair(fleet.VLLM), 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, rigOptions{Specs: c.specs}, func(t *testing.T, r *rig) {
+				r.engines[0].handler = func(w http.ResponseWriter, _ *http.Request) {
+					_, _ = io.WriteString(w, `{"kv_transfer_params":{"a":1}}`)
+				}
+				r.s.Engines = &panicky{r.s.Engines, c.turn}
+				r.wantError(r.post(chatPath, chatBody), 500, "internal_error")
+				synctest.Wait()
+				r.atRest()
+				if got := r.s.Explain.Records(noQuery)[0]; !got.Done || got.Attempts[0].Outcome != "the gateway failed" {
+					t.Errorf("the decision log has %+v", got)
+				}
+				if got := r.logs.last(); got["panic"] != "oh" || !strings.Contains(got["stack"].(string), "panicky") {
+					t.Errorf("the log has %v", got)
+				}
+				if a := r.post(chatPath, chatBody); a.status != 200 {
+					t.Errorf("the next request: %+v", a)
+				}
+			})
+		})
+	}
 }
