@@ -23,6 +23,7 @@ var arrows = map[string][]string{
 	"internal/gateway/api/body/lex":     {}, // JSON tokens: requests and answers are scanned by the same rules
 	"internal/gateway/api/body":         {"internal/gateway/api/body/lex"},
 	"internal/gateway/api/sse":          {"internal/gateway/api/body/lex"},
+	"internal/gateway/upstream":         {},                                                                                                        // an HTTP client, which knows nothing of what it carries
 	"internal/gateway/explain":          {"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load"}, // the decision log keeps what selection took down
 	"internal/gateway/keyring":          {},
 	"internal/gateway/fleet/ask":        {},
@@ -38,6 +39,7 @@ var arrows = map[string][]string{
 		"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load",
 		"internal/gateway/api/body", "internal/gateway/api/body/lex", "internal/gateway/api/sse", "internal/gateway/explain",
 		"internal/gateway/config", "internal/gateway/keyring", "internal/telemetry",
+		"internal/gateway/upstream",
 	},
 	"internal/gateway": {"internal/gateway/...", "internal/telemetry"}, // wires one gateway from a configuration
 

@@ -1,0 +1,218 @@
+package upstream
+
+import (
+	"errors"
+	"io"
+)
+
+type bodyKind uint8
+
+const (
+	bodyFixed bodyKind = iota
+	bodyChunked
+	bodyToClose
+)
+
+// maxChunkLine bounds a chunk's size line with its extensions, in bytes. Nobody we know sends any.
+const maxChunkLine = 256
+
+// body is an answer's body. When it was read to its end, or closed, the connection is no longer its.
+type body struct {
+	c     *conn // nil once it is over
+	kind  bodyKind
+	keep  bool
+	left  int64 // of the fixed body, or of the chunk at hand
+	inner bool  // a chunk has begun, so its end must come before the next
+	err   error // how it ended
+}
+
+// Read implements io.Reader. It returns what is there, and waits only if nothing is.
+func (b *body) Read(p []byte) (int, error) {
+	if b.err != nil {
+		return 0, b.err
+	}
+	if len(p) == 0 {
+		return 0, nil
+	}
+	var (
+		n   int
+		err error
+	)
+	switch b.kind {
+	case bodyChunked:
+		n, err = b.readChunks(p)
+	case bodyFixed:
+		n, err = b.readSome(p)
+		if err == nil && b.left == 0 {
+			err = io.EOF
+		}
+	default:
+		n, err = b.c.br.Read(p)
+		if err != nil && !errors.Is(err, io.EOF) {
+			break
+		}
+	}
+	if err != nil {
+		b.finish(err)
+	}
+	return n, err
+}
+
+// readSome reads a part of what is left of a fixed length.
+func (b *body) readSome(p []byte) (int, error) {
+	if int64(len(p)) > b.left {
+		p = p[:b.left]
+	}
+	n, err := b.c.br.Read(p)
+	b.left -= int64(n)
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+// readChunks fills p with as many chunks as are there already.
+func (b *body) readChunks(p []byte) (n int, err error) {
+	for {
+		if b.left == 0 {
+			if n > 0 && b.c.br.Buffered() == 0 {
+				return n, nil // the next chunk's head is still to come
+			}
+			if err := b.nextChunk(); err != nil {
+				return n, err
+			}
+		}
+		k, err := b.readSome(p[n:])
+		n += k
+		if err != nil || n == len(p) {
+			return n, err
+		}
+		if b.c.br.Buffered() == 0 {
+			return n, nil
+		}
+	}
+}
+
+// nextChunk reads the end of one chunk and the head of the next. The last chunk is io.EOF.
+func (b *body) nextChunk() error {
+	if b.inner {
+		line, err := b.chunkLine()
+		if err != nil {
+			return err
+		}
+		if len(line) != 0 {
+			return errChunk
+		}
+		b.inner = false
+	}
+	line, err := b.chunkLine()
+	if err != nil {
+		return err
+	}
+	size, err := parseChunkSize(line)
+	if err != nil {
+		return err
+	}
+	if size > 0 {
+		b.left, b.inner = size, true
+		return nil
+	}
+	trailer := b.c.t.o.MaxHead
+	for {
+		line, err := readLine(b.c.br, &trailer)
+		if err != nil {
+			return err
+		}
+		if len(line) == 0 {
+			return io.EOF
+		}
+		if _, _, err := parseField(line); err != nil { // read past, but not past just anything
+			return err
+		}
+	}
+}
+
+// chunkLine reads a line between chunks without its end. Unlike a head's, it must end in CRLF: one party that takes LF alone
+// and one that does not would see different chunks.
+func (b *body) chunkLine() ([]byte, error) {
+	limit := maxChunkLine
+	line, err := readLine(b.c.br, &limit)
+	switch {
+	case errors.Is(err, errHeadTooLong):
+		return nil, errChunkTooLong
+	case err != nil:
+		return nil, err
+	case maxChunkLine-limit != len(line)+len("\r\n"):
+		return nil, errChunk
+	}
+	return line, nil
+}
+
+// parseChunkSize reads the hexadecimal size of a chunk; what stands behind a semicolon is an extension, and ignored.
+func parseChunkSize(line []byte) (int64, error) {
+	var n int64
+	digits := 0
+	for i, c := range line {
+		var d byte
+		switch {
+		case '0' <= c && c <= '9':
+			d = c - '0'
+		case 'a' <= c && c <= 'f':
+			d = c - 'a' + 10
+		case 'A' <= c && c <= 'F':
+			d = c - 'A' + 10
+		default:
+			return n, chunkTail(line[i:], digits)
+		}
+		if digits++; digits > 15 { // 60 bits hold any body
+			return 0, errChunk
+		}
+		n = n<<4 | int64(d)
+	}
+	if digits == 0 {
+		return 0, errChunk
+	}
+	return n, nil
+}
+
+// chunkTail allows white space and an extension behind a size.
+func chunkTail(rest []byte, digits int) error {
+	if digits == 0 {
+		return errChunk
+	}
+	for _, c := range rest {
+		switch c {
+		case ' ', '\t':
+			continue
+		case ';':
+			return nil
+		}
+		return errChunk
+	}
+	return nil
+}
+
+// finish ends the body: the connection is put aside after a clean end, else closed.
+func (b *body) finish(err error) {
+	b.err = err
+	if b.c == nil {
+		return
+	}
+	c := b.c
+	b.c = nil
+	c.release(b.keep && errors.Is(err, io.EOF))
+}
+
+// errClosed is what a read returns after Close.
+var errClosed = errors.New("the answer's body was closed")
+
+// Close implements io.Closer. A body that was not read to its end takes its connection with it.
+func (b *body) Close() error {
+	if b.c != nil {
+		c := b.c
+		b.c = nil
+		b.err = errClosed
+		c.discard()
+	}
+	return nil
+}

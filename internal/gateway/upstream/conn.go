@@ -1,0 +1,182 @@
+package upstream
+
+import (
+	"bufio"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// writePatience is how long a request's write may take before the answer is awaited at the same time. Nearly every request fits
+// into the socket's buffers and is written at once; one that does not waits for the engine to read, and an engine may answer
+// without having read it all.
+const writePatience = 5 * time.Millisecond
+
+// conn is one connection. It serves one request at a time.
+type conn struct {
+	net.Conn
+	t      *Transport
+	key    string
+	raw    syscall.RawConn // nil where there is none
+	br     *bufio.Reader
+	head   []byte    // of the request; its memory is used again
+	served int       // answers read to their end
+	idleAt time.Time // when it was put aside
+
+	unhook  func() bool // takes the request's context off; false: it has ended and kill runs or ran
+	written chan error  // of the writer that was split off; nil: none was
+}
+
+func newConn(t *Transport, nc net.Conn, key string) *conn {
+	c := &conn{Conn: nc, t: t, key: key, br: bufio.NewReaderSize(nc, ReadBuffer)}
+	if sc, ok := nc.(syscall.Conn); ok {
+		if raw, err := sc.SyscallConn(); err == nil {
+			c.raw = raw
+		}
+	}
+	return c
+}
+
+// kill closes the connection from another goroutine, because the request's context ended.
+func (c *conn) kill() { _ = c.Close() }
+
+// discard ends the connection, and the writer if there is one.
+func (c *conn) discard() {
+	c.unhook()
+	_ = c.Close()
+	if c.written != nil {
+		<-c.written
+		c.written = nil
+	}
+}
+
+// release puts the connection aside if it can serve again, else it ends it.
+func (c *conn) release(keep bool) {
+	if !c.unhook() {
+		keep = false // it is closed, or will be in a moment
+	}
+	if c.written != nil {
+		select {
+		case err := <-c.written:
+			keep = keep && err == nil
+			c.written = nil
+		default:
+			keep = false // answered before it was asked in full
+		}
+	}
+	if !keep || c.br.Buffered() > 0 {
+		c.discard()
+		return
+	}
+	c.served++
+	c.t.put(c)
+}
+
+// exchange writes the request and reads the answer's head.
+func (c *conn) exchange(req *http.Request, pieces [][]byte) (*http.Response, error) {
+	var err error
+	if c.head, err = appendHead(c.head[:0], req); err != nil {
+		return nil, &Error{Stage: Refused, Err: err}
+	}
+	if err := c.write(pieces); err != nil {
+		// An engine that refuses a body closes its side while we write; its answer may be here all the same.
+		if c.br.Buffered() == 0 && !c.answerWaits() {
+			return nil, err
+		}
+	}
+	return c.await(req)
+}
+
+// write sends the head and the body with one system call where it can. What is not taken at once is left to a goroutine of
+// its own, which ends with the connection.
+func (c *conn) write(pieces [][]byte) error {
+	buffers := make(net.Buffers, 0, 1+len(pieces))
+	buffers = append(buffers, c.head)
+	buffers = append(buffers, pieces...)
+	if _, ok := c.Conn.(*tls.Conn); !ok { // a TLS connection does not outlive a write that timed out
+		if err := c.SetWriteDeadline(time.Now().Add(writePatience)); err != nil {
+			return err
+		}
+		_, err := buffers.WriteTo(c.Conn)
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+		if err := c.SetWriteDeadline(time.Time{}); err != nil {
+			return err
+		}
+	}
+	written := make(chan error, 1)
+	c.written = written
+	go func() { // joined by discard or release; closing the connection ends it
+		_, err := buffers.WriteTo(c.Conn)
+		written <- err
+	}()
+	return nil
+}
+
+// answerWaits looks whether something can be read after a write failed, for as long as a packet may be under way.
+func (c *conn) answerWaits() bool {
+	_ = c.SetReadDeadline(time.Now().Add(writePatience))
+	_, err := c.br.Peek(1)
+	_ = c.SetReadDeadline(time.Time{})
+	return err == nil
+}
+
+// await reads the answer's head; informational answers are passed over.
+func (c *conn) await(req *http.Request) (*http.Response, error) {
+	if _, err := c.br.Peek(1); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return nil, &Error{Stage: Asking, Err: err}
+	}
+	// A server sends 100 or 103 once or twice, if at all; one that goes on would hold us for ever.
+	for range 8 {
+		h, err := readHead(c.br, c.t.o.MaxHead)
+		if err != nil {
+			return nil, &Error{Stage: Answering, Err: err}
+		}
+		if h.status < 200 {
+			if h.status == http.StatusSwitchingProtocols {
+				return nil, &Error{Stage: Answering, Err: errors.New("the engine switched protocols")}
+			}
+			continue
+		}
+		return c.response(req, h), nil
+	}
+	return nil, &Error{Stage: Answering, Err: errors.New("informational answers without end")}
+}
+
+// response makes the answer of a head.
+func (c *conn) response(req *http.Request, h head) *http.Response {
+	b := &body{c: c, keep: h.keepAlive}
+	resp := &http.Response{
+		Status: h.statusText, StatusCode: h.status, Proto: "HTTP/1." + strconv.Itoa(h.minor), ProtoMajor: 1, ProtoMinor: h.minor,
+		Header: h.fields, ContentLength: -1, Body: b, Request: req,
+	}
+	switch {
+	case req.Method == http.MethodHead, h.status == http.StatusNoContent, h.status == http.StatusNotModified:
+		resp.ContentLength = 0
+		b.kind = bodyFixed
+	case h.chunked:
+		resp.TransferEncoding = chunkedEncoding
+		b.kind = bodyChunked
+	case h.length >= 0:
+		resp.ContentLength = h.length
+		b.kind, b.left = bodyFixed, h.length
+	default:
+		b.kind, b.keep = bodyToClose, false
+	}
+	if b.kind == bodyFixed && b.left == 0 {
+		b.finish(io.EOF)
+	}
+	return resp
+}
+
+var chunkedEncoding = []string{"chunked"}

@@ -1,0 +1,315 @@
+package upstream
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// Options are the limits of a [Transport]. Zero fields mean the defaults.
+type Options struct {
+	// Dial opens a connection; the default is net.Dialer's with DialTimeout.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// DialTimeout bounds a connection's opening and its TLS handshake, each. Default 5 s, sgl-router's.
+	DialTimeout time.Duration
+	// IdlePerHost is how many idle connections to one engine are kept. Default 64, sgl-router's.
+	IdlePerHost int
+	// IdleTimeout is how long an idle connection is kept. Default 120 s. Engines behind uvicorn close theirs after 5 s; we notice.
+	IdleTimeout time.Duration
+	// MaxHead bounds an answer's head, in bytes, and a chunked body's trailer. Default 64 KiB.
+	MaxHead int
+	// TLS is used for https. Default: TLS 1.2 or newer with the system's roots.
+	TLS *tls.Config
+}
+
+// ReadBuffer is the size of each connection's read buffer, in bytes: the parts of a stream are some hundred bytes, and larger
+// reads go past it.
+const ReadBuffer = 4 << 10
+
+// Transport keeps connections to engines and makes requests over them. Make one with [New] and Close it.
+type Transport struct {
+	o    Options
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	mu struct {
+		sync.Mutex
+		idle   map[string][]*conn // by scheme and address; the last used is last
+		closed bool
+	}
+}
+
+// New returns a transport, and starts the goroutine that closes connections which were idle too long.
+func New(o Options) *Transport {
+	if o.DialTimeout <= 0 {
+		o.DialTimeout = 5 * time.Second
+	}
+	if o.Dial == nil {
+		o.Dial = (&net.Dialer{Timeout: o.DialTimeout, KeepAlive: 15 * time.Second}).DialContext
+	}
+	if o.IdlePerHost <= 0 {
+		o.IdlePerHost = 64
+	}
+	if o.IdleTimeout <= 0 {
+		o.IdleTimeout = 120 * time.Second
+	}
+	if o.MaxHead <= 0 {
+		o.MaxHead = 64 << 10
+	}
+	if o.TLS == nil {
+		o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	t := &Transport{o: o, stop: stop}
+	t.mu.idle = map[string][]*conn{}
+	t.wg.Go(func() { t.sweep(ctx) })
+	return t
+}
+
+// Close closes the idle connections and those that become idle from now on, and joins the goroutine. Requests under way go on.
+func (t *Transport) Close() {
+	t.stop()
+	t.wg.Wait()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mu.closed = true
+	for _, list := range t.mu.idle {
+		for _, c := range list {
+			_ = c.Close()
+		}
+	}
+	clear(t.mu.idle)
+}
+
+// Stage is how far a request got.
+type Stage uint8
+
+// The stages.
+const (
+	// Dialing: there was no connection, so nothing was sent.
+	Dialing Stage = iota
+	// Asking: the request, or a part of it, was sent and no byte of an answer came.
+	Asking
+	// Answering: an answer began, and its head could not be read.
+	Answering
+	// Refused: the request itself cannot be sent; it is the caller's fault.
+	Refused
+)
+
+// Error is a request that got no answer's head.
+type Error struct {
+	Stage Stage
+	// Reused tells that the connection had carried a request before: that it ended says nothing of the engine.
+	Reused bool
+	Err    error
+}
+
+// Error returns the cause's text.
+func (e *Error) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Pieces is a request body that is there as a whole, in pieces. A request whose Body implements it is written with one system
+// call; the pieces must not change until the answer's body is closed.
+type Pieces interface {
+	io.ReadCloser
+	// Pieces returns the body; the caller may use the slice of slices up.
+	Pieces() [][]byte
+}
+
+var _ http.RoundTripper = (*Transport)(nil)
+
+// RoundTrip implements http.RoundTripper for bodies whose length is known. It follows no redirect, adds no header but Host and
+// Content-Length, and undoes no encoding. The caller closes the response's body.
+func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	ctx := req.Context()
+	if err := ctx.Err(); err != nil {
+		return nil, &Error{Stage: Dialing, Err: err}
+	}
+	pieces, err := bodyOf(req)
+	if err != nil {
+		return nil, &Error{Stage: Refused, Err: err}
+	}
+	c, err := t.get(ctx, req.URL.Scheme, req.URL.Host)
+	if err != nil {
+		return nil, &Error{Stage: Dialing, Err: err}
+	}
+	c.unhook = context.AfterFunc(ctx, c.kill)
+	resp, err := c.exchange(req, pieces)
+	if err == nil {
+		return resp, nil
+	}
+	reused := c.served > 0
+	c.discard()
+	if ctxErr := ctx.Err(); ctxErr != nil {
+		err = ctxErr
+	}
+	var e *Error
+	if errors.As(err, &e) {
+		e.Reused = reused
+		return nil, e
+	}
+	return nil, &Error{Stage: Asking, Reused: reused, Err: err}
+}
+
+// bodyOf returns the request's body in pieces.
+func bodyOf(req *http.Request) ([][]byte, error) {
+	if req.Body == nil || req.Body == http.NoBody {
+		return nil, nil
+	}
+	if p, ok := req.Body.(Pieces); ok {
+		return p.Pieces(), nil
+	}
+	defer func() { _ = req.Body.Close() }()
+	text, err := io.ReadAll(req.Body)
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(text)) != req.ContentLength {
+		return nil, errors.New("the body is not as long as its Content-Length")
+	}
+	return [][]byte{text}, nil
+}
+
+// get returns an idle connection that is still good, or a new one.
+func (t *Transport) get(ctx context.Context, scheme, host string) (*conn, error) {
+	key := scheme + "://" + host
+	for {
+		c := t.pop(key)
+		if c == nil {
+			return t.dial(ctx, key, scheme, host)
+		}
+		if time.Since(c.idleAt) < t.o.IdleTimeout && c.quiet() {
+			return c, nil
+		}
+		_ = c.Close()
+	}
+}
+
+func (t *Transport) pop(key string) *conn {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	list := t.mu.idle[key]
+	if len(list) == 0 {
+		return nil
+	}
+	c := list[len(list)-1] // the warmest; the others may then grow old and go
+	list[len(list)-1] = nil
+	t.mu.idle[key] = list[:len(list)-1]
+	return c
+}
+
+// put keeps a connection for later, or closes it.
+func (t *Transport) put(c *conn) {
+	c.idleAt = time.Now()
+	t.mu.Lock()
+	keep := !t.mu.closed && len(t.mu.idle[c.key]) < t.o.IdlePerHost
+	if keep {
+		t.mu.idle[c.key] = append(t.mu.idle[c.key], c)
+	}
+	t.mu.Unlock()
+	if !keep {
+		_ = c.Close()
+	}
+}
+
+func (t *Transport) dial(ctx context.Context, key, scheme, host string) (*conn, error) {
+	addr, name, err := address(scheme, host)
+	if err != nil {
+		return nil, err
+	}
+	nc, err := t.o.Dial(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	if scheme == "https" {
+		cfg := t.o.TLS.Clone()
+		if cfg.ServerName == "" {
+			cfg.ServerName = name
+		}
+		tc := tls.Client(nc, cfg)
+		hctx, cancel := context.WithTimeout(ctx, t.o.DialTimeout)
+		err := tc.HandshakeContext(hctx)
+		cancel()
+		if err != nil {
+			_ = nc.Close()
+			return nil, err
+		}
+		nc = tc
+	}
+	return newConn(t, nc, key), nil
+}
+
+// address returns where to dial, and the host's name for TLS.
+func address(scheme, host string) (addr, name string, err error) {
+	port := "80"
+	switch scheme {
+	case "http":
+	case "https":
+		port = "443"
+	default:
+		return "", "", errors.New("scheme " + scheme + " is neither http nor https")
+	}
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		return host, h, nil
+	}
+	if len(host) > 1 && host[0] == '[' && host[len(host)-1] == ']' {
+		host = host[1 : len(host)-1]
+	}
+	return net.JoinHostPort(host, port), host, nil
+}
+
+// sweep closes connections that were idle too long, so that they do not stay half-closed until somebody asks for one.
+func (t *Transport) sweep(ctx context.Context) {
+	tick := time.NewTicker(min(t.o.IdleTimeout/2, 5*time.Second))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for _, c := range t.stale() {
+			_ = c.Close()
+		}
+	}
+}
+
+// stale takes out the connections that grew old or that the engine closed.
+func (t *Transport) stale() (out []*conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for key, list := range t.mu.idle {
+		kept := list[:0]
+		for _, c := range list {
+			if time.Since(c.idleAt) >= t.o.IdleTimeout || !c.quiet() {
+				out = append(out, c)
+			} else {
+				kept = append(kept, c)
+			}
+		}
+		clear(list[len(kept):])
+		if len(kept) == 0 {
+			delete(t.mu.idle, key)
+		} else {
+			t.mu.idle[key] = kept
+		}
+	}
+	return out
+}
+
+// Idle returns how many idle connections are kept.
+func (t *Transport) Idle() (n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, list := range t.mu.idle {
+		n += len(list)
+	}
+	return n
+}
