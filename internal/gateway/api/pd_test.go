@@ -157,8 +157,8 @@ func TestPairClientLeaves(t *testing.T) {
 // TestPairStale: the janitor ends both halves, and the client gets its code, whichever half is noticed first.
 func TestPairStale(t *testing.T) {
 	hang := func(_ http.ResponseWriter, q *http.Request) { <-q.Context().Done() }
-	for range 20 {
-		bubble(t, rigOptions{Specs: pair(fleet.SGLang), Settings: func(s *Settings) { s.Stale, s.RequestTimeout = 10*time.Second, time.Hour }}, func(t *testing.T, r *rig) {
+	for _, k := range []fleet.Kind{fleet.SGLang, fleet.VLLM} {
+		bubble(t, rigOptions{Specs: pair(k), Settings: func(s *Settings) { s.Stale, s.RequestTimeout = 10*time.Second, time.Hour }}, func(t *testing.T, r *rig) {
 			r.engines[0].handler, r.engines[1].handler = hang, hang
 			r.wantError(r.post(chatPath, chatBody), 504, "stale_request_expired")
 			synctest.Wait()

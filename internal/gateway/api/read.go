@@ -34,9 +34,7 @@ func (c *call) readBody() ([]byte, *Error) {
 		case errors.Is(err, io.EOF):
 			return buf, nil // net/http has lifted the deadline: from here on a read only notices that the client leaves
 		}
-		// What may be left of the body is not to be waited for, by net/http neither: the deadline has passed or comes soon,
-		// and the connection ends.
-		c.w.Header()["Connection"] = []string{"close"}
+		// The deadline stays: net/http would wait for the rest of the body, and after an error of its reading it closes.
 		return nil, bodyError(err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,24 +93,28 @@ func TestRetry(t *testing.T) {
 	}
 }
 
+// onceEach answers one request on each connection; the next one is read and dropped.
+func onceEach(served *atomic.Int64) func(net.Conn) {
+	return func(c net.Conn) {
+		first := true
+		_ = http.Serve(&oneConn{c: c}, http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			_, _ = io.Copy(io.Discard, q.Body)
+			if !first {
+				panic(http.ErrAbortHandler)
+			}
+			first = false
+			served.Add(1)
+			_, _ = io.WriteString(w, okAnswer)
+		}))
+	}
+}
+
 // TestKeptConnectionsClosed: an engine that closed the connections that were kept to it, as one that was restarted, is not to blame,
 // and gets the request over a new one.
 func TestKeptConnectionsClosed(t *testing.T) {
 	bubble(t, rigOptions{Specs: plain(1, fleet.VLLM)}, func(t *testing.T, r *rig) {
-		e := r.engines[0]
-		served := 0
-		e.bare = func(c net.Conn) { // one answer on each connection; the next request is read and dropped
-			first := true
-			_ = http.Serve(&oneConn{c: c}, http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-				_, _ = io.Copy(io.Discard, q.Body)
-				if !first {
-					panic(http.ErrAbortHandler)
-				}
-				first = false
-				served++
-				_, _ = io.WriteString(w, okAnswer)
-			}))
-		}
+		var served atomic.Int64
+		r.engines[0].bare = onceEach(&served)
 		for i := range 4 {
 			if a := r.post(chatPath, chatBody); a.status != 200 {
 				t.Fatalf("request %d: %+v", i, a)
@@ -120,8 +125,17 @@ func TestKeptConnectionsClosed(t *testing.T) {
 			}
 			r.wantOutcomes(want...)
 		}
-		if _, n := r.reg.Breaker(e.worker); n != 0 || served != 4 {
-			t.Errorf("%d strikes, %d served", n, served)
+		if n := served.Load(); n != 4 {
+			t.Errorf("%d served", n)
+		}
+	})
+	bubble(t, rigOptions{Specs: plain(1, fleet.VLLM), Settings: func(s *Settings) { s.MaxAttempts = 1 }}, func(t *testing.T, r *rig) {
+		var served atomic.Int64
+		r.engines[0].bare = onceEach(&served)
+		r.post(chatPath, chatBody)
+		r.wantError(r.post(chatPath, chatBody), 502, "upstream_unreachable")
+		if _, n := r.reg.Breaker(r.engines[0].worker); n != 0 {
+			t.Errorf("%d strikes", n)
 		}
 	})
 }

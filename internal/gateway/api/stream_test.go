@@ -442,3 +442,44 @@ func TestThousandIdleStreams(t *testing.T) {
 		}
 	})
 }
+
+// TestNeverReads: a client that reads no answer at all, not even a short one, has its connection closed.
+func TestNeverReads(t *testing.T) {
+	for _, path := range []string{"/healthz", "/v1/models", "/nowhere", chatPath} {
+		bubble(t, rigOptions{}, func(t *testing.T, r *rig) {
+			conn, _ := r.raw("GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n")
+			r.pass(DefaultClientStall - time.Second)
+			if _, err := conn.Write([]byte("G")); err != nil {
+				t.Errorf("%s: closed too early: %v", path, err)
+			}
+			r.pass(2 * time.Second)
+			if _, err := conn.Write([]byte("E")); !errors.Is(err, io.ErrClosedPipe) {
+				t.Errorf("%s: the connection is open: %v", path, err)
+			}
+		})
+	}
+}
+
+// TestSlowLongAnswer: a long answer that is not streamed has one time-out for the whole of it, however it trickles.
+func TestSlowLongAnswer(t *testing.T) {
+	bubble(t, rigOptions{Specs: plain(1, fleet.VLLM)}, func(t *testing.T, r *rig) {
+		e := r.engines[0]
+		e.handler = func(w http.ResponseWriter, q *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, "{"+strings.Repeat(" ", 2<<20))
+			for q.Context().Err() == nil {
+				_, _ = io.WriteString(w, " ")
+				_ = http.NewResponseController(w).Flush()
+				<-time.After(time.Second)
+			}
+		}
+		began := time.Now()
+		a := r.post(chatPath, chatBody)
+		if took := time.Since(began); a.err == nil || took != time.Minute {
+			t.Errorf("ended after %v with %v", took, a.err)
+		}
+		if _, n := r.reg.Breaker(e.worker); n != 1 {
+			t.Errorf("%d strikes", n)
+		}
+	})
+}
