@@ -47,7 +47,7 @@ func (r *request) affinity(seed uint64) uint64 {
 	return keyed(seed, forAffinity, last.Hi, last.Lo)
 }
 
-// twoByWork draws two engines and takes the one that is free first, by perfect knowledge of what they have queued: what public
+// twoByWork draws two engines and takes the one that is free first or has been for longer, by perfect knowledge of what they have queued: what public
 // simulations of routers call power of two choices. The gateway's power_of_two sees counts of requests, or reports that are
 // up to a second old.
 type twoByWork struct {
@@ -76,13 +76,16 @@ func (p *twoByWork) Pick(_ context.Context, c *fleet.Set, r *policy.Request) (po
 	return policy.Pick{Engine: a, Rank: policy.NoRank, Reason: "less_work"}, nil
 }
 
-// free returns how long it is until the engine has computed what it has queued.
+// free returns when the engine has computed, or had computed, what it has queued.
 func (p *twoByWork) free(w *fleet.Worker) time.Duration {
-	e := p.sim.engines[p.sim.engineOf(w)]
-	if e.core == nil {
+	switch e := p.sim.engines[p.sim.engineOf(w)]; {
+	case e.core == nil:
 		return math.MaxInt64
+	case e.working:
+		return p.sim.now + e.estimate(p.sim.now, 0)
+	default:
+		return e.since
 	}
-	return e.estimate(p.sim.now, 0)
 }
 
 // oracle knows every engine's queue and cache at this very moment, over all gateways, and takes the engine where the request

@@ -73,11 +73,12 @@ func (g *gateway) dispatch(r *request) error {
 		case sel.PD():
 			return ErrPD
 		}
-		r.attempts++
+		if r.attempts++; r.attempts > 1 {
+			s.res.Retries++
+		}
 		if done := g.send(r, &sel.Plain); done {
 			return nil
 		}
-		s.res.Retries++
 	}
 	s.res.Lost++
 	s.end(r, Lost, "every attempt failed")

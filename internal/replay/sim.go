@@ -264,7 +264,7 @@ type simEngine struct {
 	stamp uint64        // the wake that counts
 
 	working bool
-	since   time.Duration // working
+	since   time.Duration // working or not; while it works, up to when busy counts
 	busy    time.Duration
 }
 
@@ -408,7 +408,6 @@ func (e *simEngine) fail() {
 			continue
 		}
 		r.exclude = append(r.exclude, s.res.Engines[e.index].ID)
-		s.res.Retries++
 		s.tell(r, Retried, 0, "")
 		// A contender that picks pairs has failed at its first request.
 		_ = r.gateway.dispatch(r)
