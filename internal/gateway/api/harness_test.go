@@ -84,7 +84,7 @@ type engine struct {
 	mu struct {
 		sync.Mutex
 		seen   []*seenCall
-		aborts []string // bodies
+		aborts []string // Authorization and body
 		dials  int
 	}
 }
@@ -125,7 +125,7 @@ func (e *engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if r.URL.Path == "/abort_request" {
 		e.mu.Lock()
-		e.mu.aborts = append(e.mu.aborts, string(text))
+		e.mu.aborts = append(e.mu.aborts, r.Header.Get("Authorization")+string(text))
 		e.mu.Unlock()
 		return
 	}

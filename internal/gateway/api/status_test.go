@@ -69,15 +69,17 @@ func TestReady(t *testing.T) {
 
 // TestReadyPair: half a pair serves nothing.
 func TestReadyPair(t *testing.T) {
-	bubble(t, rigOptions{Specs: pair(fleet.VLLM)}, func(t *testing.T, r *rig) {
-		if a := r.do("GET", "/readyz", ""); a.status != 200 {
-			t.Errorf("got %+v", a)
-		}
-		r.reg.Remove("w1")
-		if a := r.do("GET", "/readyz", ""); a.status != 503 {
-			t.Errorf("got %+v", a)
-		}
-	})
+	for _, gone := range []string{"w0", "w1"} {
+		bubble(t, rigOptions{Specs: pair(fleet.VLLM)}, func(t *testing.T, r *rig) {
+			if a := r.do("GET", "/readyz", ""); a.status != 200 {
+				t.Errorf("got %+v", a)
+			}
+			r.reg.Remove(gone)
+			if a := r.do("GET", "/readyz", ""); a.status != 503 {
+				t.Errorf("without %s: %+v", gone, a)
+			}
+		})
+	}
 }
 
 // TestDecisions: a request is in the log from its first selection on, and the queries narrow it down.

@@ -32,7 +32,7 @@ func startStream(w http.ResponseWriter) *http.ResponseController {
 
 // open sends a streamed request and returns its answer as soon as the head is there.
 func (r *rig) open(ctx context.Context, text string) (*http.Response, error) {
-	return r.client.Do(r.request(ctx, "POST", chatPath, text))
+	return r.client.Do(r.request(ctx, "POST", chatPath, text, "Authorization", "Bearer k"))
 }
 
 // TestStreamIsFlushed: the client has each part before the engine sends the next one, the head before any.
@@ -142,7 +142,7 @@ func TestClientLeaves(t *testing.T) {
 				}
 				if c.aborts > 0 {
 					rid := e.calls()[0].body[strings.Index(e.calls()[0].body, `"rid":"`)+7:][:32]
-					if e.aborts()[0] != `{"abort_all":false,"rid":"`+rid+`"}` {
+					if e.aborts()[0] != `Bearer k{"abort_all":false,"rid":"`+rid+`"}` {
 						t.Errorf("the abort is %s, the id was %s", e.aborts()[0], rid)
 					}
 				}
