@@ -22,8 +22,9 @@ func TestScripts(t *testing.T) {
 // replayScript collects conditions and arrivals, and then runs them.
 //
 //	fleet engines=N policy=NAME gateways=N prefill_only=1 reports=none|vllm|sglang every=D delay=D loss=N(%) waiting=N attempts=N
+//	      rate=N hash=1 blocks=N running=N max_input=N max_inflight=N
 //	fail engine=N at=D for=D
-//	req at=D in=N out=N blocks=A,B,…      blocks of 4 tokens; those not named are the request's own
+//	req at=D in=N out=N session=N blocks=A,B,…      blocks of 4 tokens; those not named are the request's own
 //	run                                   prints every event of every request, and the sums
 //
 // An engine has 16 blocks of 4 tokens; a step takes 10 ms, 1 ms a prompt token and 1 ms a decoding sequence.
@@ -59,6 +60,7 @@ func (s *replayScript) fleet(c *script.Command) {
 			Timing: engine.Timing{StepFixed: 10 * time.Millisecond, PrefillPerToken: time.Millisecond, DecodePerSeq: time.Millisecond, PerKVToken: -1},
 		},
 		Reports:     map[string]Reports{"sglang": SGLangReports, "vllm": VLLMReports, "none": NoReports}[c.Arg("reports", "none")],
+		Rate: float64(num("rate", 0)), Spread: Spread(num("hash", 0)),
 		ReportEvery: c.Duration("every", 0), EventDelay: c.Duration("delay", 0), EventLoss: float64(num("loss", 0)) / 100,
 	}
 	name := c.Arg("policy", "round_robin")
@@ -84,7 +86,7 @@ func (s *replayScript) fleet(c *script.Command) {
 }
 
 func (s *replayScript) request(c *script.Command) {
-	a := Arrival{At: c.Duration("at", 0), InputTokens: int(c.Int("in", 1)), OutputTokens: int(c.Int("out", 1))}
+	a := Arrival{At: c.Duration("at", 0), InputTokens: int(c.Int("in", 1)), OutputTokens: int(c.Int("out", 1)), Session: uint64(c.Int("session", 0))}
 	var h engine.BlockHash
 	named := c.List("blocks")
 	for i := range (a.InputTokens + 3) / 4 {
