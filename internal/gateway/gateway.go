@@ -185,16 +185,22 @@ func (g *Gateway) serve(ctx context.Context, l *listener, name, host string, por
 		return fmt.Errorf("%s listener: %w", name, err)
 	}
 	l.addr = ln.Addr()
-	l.http = &http.Server{
-		Handler: g.handlers.counted(h), ConnContext: api.ConnContext, ReadHeaderTimeout: headerTimeout, IdleTimeout: keepAlive, MaxHeaderBytes: maxHeader,
-		ErrorLog: slog.NewLogLogger(g.log.Handler(), slog.LevelDebug), // what clients do wrong is theirs to see
-	}
+	l.http = newHTTPServer(g.handlers.counted(h), g.log)
 	g.serving.Go(func() {
 		if err := l.http.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 			g.failed <- fmt.Errorf("%s listener: %w", name, err)
 		}
 	})
 	return nil
+}
+
+// newHTTPServer returns a listener's server. Its own limits are on heads and on idle connections; the handlers set those on
+// bodies and answers.
+func newHTTPServer(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler: h, ConnContext: api.ConnContext, ReadHeaderTimeout: headerTimeout, IdleTimeout: keepAlive, MaxHeaderBytes: maxHeader,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), // what clients do wrong is theirs to see
+	}
 }
 
 // URL returns the base of the public listener.
