@@ -59,8 +59,8 @@ func (s *replayScript) fleet(c *script.Command) {
 			BlockSize: 4, KVBlocks: num("blocks", 16), MaxWaiting: num("waiting", 0), MaxRunning: num("running", 0),
 			Timing: engine.Timing{StepFixed: 10 * time.Millisecond, PrefillPerToken: time.Millisecond, DecodePerSeq: time.Millisecond, PerKVToken: -1},
 		},
-		Reports:     map[string]Reports{"sglang": SGLangReports, "vllm": VLLMReports, "none": NoReports}[c.Arg("reports", "none")],
-		Rate: float64(num("rate", 0)), Spread: Spread(num("hash", 0)),
+		Reports: map[string]Reports{"sglang": SGLangReports, "vllm": VLLMReports, "none": NoReports}[c.Arg("reports", "none")],
+		Rate:    float64(num("rate", 0)), Spread: Spread(num("hash", 0)),
 		ReportEvery: c.Duration("every", 0), EventDelay: c.Duration("delay", 0), EventLoss: float64(num("loss", 0)) / 100,
 	}
 	name := c.Arg("policy", "round_robin")
@@ -118,8 +118,9 @@ func (s *replayScript) run(c *script.Command) {
 		return
 	}
 	ttft, _ := r.TTFT.Mean()
-	c.Print(fmt.Sprintf("%d requests: %d completed, %d rejected, %d lost, %d retries; mean TTFT %v; cached %d of %d tokens, %d of %d blocks; queue peak %d",
-		r.Requests, r.Completed, r.Rejected.Total(), r.Lost, r.Retries, ttft, r.CachedTokens, r.PromptTokens, r.CachedBlocks, r.PromptBlocks, r.Queue.Peak()))
+	itl, _ := r.ITL.Mean()
+	c.Print(fmt.Sprintf("%d requests: %d completed, %d rejected, %d lost, %d retries; mean TTFT %v, ITL %v; cached %d of %d tokens, %d of %d blocks; queue peak %d",
+		r.Requests, r.Completed, r.Rejected.Total(), r.Lost, r.Retries, ttft, itl, r.CachedTokens, r.PromptTokens, r.CachedBlocks, r.PromptBlocks, r.Queue.Peak()))
 	var busy []string
 	for _, e := range r.Engines {
 		busy = append(busy, fmt.Sprintf("%s %d in %v", e.ID, e.Requests, e.Busy))
