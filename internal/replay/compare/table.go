@@ -44,8 +44,8 @@ func (r *Row) rejected() int {
 func (r *Report) Text() string {
 	var b strings.Builder
 	c := &r.Conditions
-	fmt.Fprintf(&b, "%s: %s requests, at %g times its rate; engines with %s KV blocks of %d tokens, prefill %s tokens/s",
-		c.Trace, grouped(c.Requests), c.Rate, grouped(c.KVBlocks), c.BlockSize, grouped(int(c.PrefillRate)))
+	fmt.Fprintf(&b, "%s: %s, at %g times its rate; engines with %s KV blocks of %d tokens, prefill %s tokens/s",
+		c.Trace, plural(c.Requests, "request"), c.Rate, grouped(c.KVBlocks), c.BlockSize, grouped(int(c.PrefillRate)))
 	if c.PrefillOnly {
 		b.WriteString(", one prompt at a time and no more than its first token")
 	}
@@ -125,7 +125,7 @@ func plural(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
 	}
-	return strconv.Itoa(n) + " " + noun + "s"
+	return grouped(n) + " " + noun + "s"
 }
 
 // grouped writes a number with a comma after each three digits.
