@@ -181,9 +181,10 @@ func (s *soakCounts) check(t *testing.T, g *gateway.Gateway) {
 	if s.answered.Load() == 0 || s.left.Load() == 0 { // the others are rarer, and a slow machine may meet none
 		t.Error("the mix was none")
 	}
-	// A pick becomes a dispatch unless the engine's breaker opened in between, which ends the request or begins a new attempt.
-	if picks, want := sums["policy_decisions_total"], sums["worker_requests_total"]+sums["breaker_open"]; picks != want {
-		t.Errorf("%.0f picks, %.0f dispatches and open breakers", picks, want)
+	// A pick becomes a dispatch unless the engine's breaker opened in between. That begins a new attempt or ends the request, or does
+	// both when nothing is left to pick, so it may be counted twice.
+	if lost := sums["policy_decisions_total"] - sums["worker_requests_total"]; lost < sums["breaker_open"]/2 || lost > sums["breaker_open"] {
+		t.Errorf("%.0f picks, %.0f outcomes of dispatches, %.0f notes of open breakers", sums["policy_decisions_total"], sums["worker_requests_total"], sums["breaker_open"])
 	}
 	if seen := float64(s.answered.Load() + s.broken.Load() + s.refused.Load()); sums["responses_total"] < seen || sums["responses_total"] > float64(s.sent.Load()) {
 		t.Errorf("%.0f answers are counted of %d requests; the clients saw %.0f", sums["responses_total"], s.sent.Load(), seen)
