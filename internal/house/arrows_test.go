@@ -24,6 +24,7 @@ var arrows = map[string][]string{
 	"internal/gateway/api/body":         {"internal/gateway/api/body/lex"},
 	"internal/gateway/api/sse":          {"internal/gateway/api/body/lex"},
 	"internal/gateway/upstream":         {},                                                                                                        // an HTTP client, which knows nothing of what it carries
+	"internal/gateway/tokens/bpe":       {},                                                                                                        // text to token ids, from a file; it knows neither requests nor engines
 	"internal/gateway/explain":          {"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load"}, // the decision log keeps what selection took down
 	"internal/gateway/keyring":          {},
 	"internal/gateway/fleet/ask":        {},
