@@ -4,13 +4,15 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/perigee-llm/perigee/internal/gateway"
 	"github.com/perigee-llm/perigee/internal/gateway/config"
 )
 
 // checkCmd judges gateway configurations without starting anything.
 type checkCmd struct {
-	Files []string `arg:"" name:"file" help:"Configuration files, as perigee serve --config takes them."`
-	JSON  bool     `name:"json" help:"Print one list of faults for a machine."`
+	Files   []string `arg:"" name:"file" help:"Configuration files, as perigee serve --config takes them."`
+	Secrets bool     `name:"secrets" help:"Read the files of keys and certificates that they name, too."`
+	JSON    bool     `name:"json" help:"Print one list of faults for a machine."`
 }
 
 // Help shows what a run looks like.
@@ -39,7 +41,10 @@ func (c *checkCmd) Run(rc *runContext) error {
 	list := []jsonFault{}
 	for _, name := range c.Files {
 		cfg, faults := config.ParseFile(name)
-		failed = failed || cfg == nil
+		if cfg != nil && c.Secrets {
+			faults = append(faults, gateway.CheckFiles(cfg)...)
+		}
+		failed = failed || len(faults.Errors()) > 0
 		for _, f := range faults {
 			severity := "error"
 			if f.Warning {
@@ -50,7 +55,7 @@ func (c *checkCmd) Run(rc *runContext) error {
 				fmt.Fprintln(rc.stdout, f)
 			}
 		}
-		if cfg != nil && !c.JSON {
+		if len(faults.Errors()) == 0 && !c.JSON {
 			fmt.Fprintln(rc.stdout, summary(name, cfg))
 		}
 	}

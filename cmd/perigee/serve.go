@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -24,7 +25,8 @@ type serveCmd struct {
 func (serveCmd) Help() string {
 	return `Prints one line on stdout when it accepts requests. SIGTERM drains: not ready at once, still accepting for
 --shutdown-drain-secs (a second signal cuts that short), then no new requests, and the end when the last is answered.
-SIGINT leaves out the pause.
+SIGINT leaves out the pause. SIGHUP, or a change of the configuration's file or of a file that it names, has all of them
+read anew: the whole is taken, or nothing when there is a fault; the log says what has changed.
 
 Examples:
   perigee serve --model-id llama-3.1-8b --worker-urls http://10.0.0.1:8000 http://10.0.0.2:8000 --policy power_of_two
@@ -40,11 +42,12 @@ func (c *serveCmd) Run(rc *runContext) error {
 	if cfg == nil {
 		return exitError{code: exitUsage, msg: "the gateway was not started: its configuration has faults"}
 	}
-	log := newLogger(rc.stderr, cfg.Log)
+	level := new(slog.LevelVar)
+	log := newLogger(rc.stderr, cfg.Log, level)
 	signals := c.signalsForTesting
 	if signals == nil {
 		signals = make(chan os.Signal, 4) // room for an impatient operator
-		signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
+		signal.Notify(signals, syscall.SIGTERM, os.Interrupt, syscall.SIGHUP)
 		defer signal.Stop(signals)
 	}
 
@@ -52,7 +55,14 @@ func (c *serveCmd) Run(rc *runContext) error {
 	defer cancel()
 	g, err := startUnless(ctx, signals, gateway.Options{
 		Config: cfg, Log: log, Access: slog.New(slog.NewJSONHandler(rc.stderr, nil)), Seed: uint64(time.Now().UnixNano()),
+		Level: level, Source: &gateway.Source{File: c.Flags.File(), Read: c.Flags.Config},
 	})
+	if unusable := new(gateway.FilesError); errors.As(err, &unusable) {
+		for _, f := range unusable.Faults {
+			fmt.Fprintln(rc.stderr, f)
+		}
+		return exitError{code: exitUsage, msg: "the gateway was not started: files that its configuration names have faults"}
+	}
 	if err != nil || g == nil {
 		return err
 	}
@@ -66,7 +76,7 @@ func (c *serveCmd) Run(rc *runContext) error {
 	if g.AdminURL() == "" {
 		log.Info("the admin listener is off: no metrics, no decisions; --admin-port opens it")
 	}
-	return c.wait(rc, cfg, g, signals, log)
+	return c.wait(rc, g, signals, log)
 }
 
 // startUnless starts the gateway unless a signal comes first; then it returns nil without an error.
@@ -82,30 +92,43 @@ func startUnless(ctx context.Context, signals <-chan os.Signal, o gateway.Option
 		g, err := gateway.Start(ctx, o)
 		done <- started{g, err}
 	}()
-	select {
-	case s := <-done:
-		return s.g, s.err
-	case <-signals:
-		cancel()
-		if s := <-done; s.g != nil {
-			return nil, s.g.Shutdown(context.Background())
+	for {
+		select {
+		case s := <-done:
+			return s.g, s.err
+		case sig := <-signals:
+			if sig == syscall.SIGHUP {
+				continue // what is read at the start is as new as can be
+			}
+			cancel()
+			if s := <-done; s.g != nil {
+				return nil, s.g.Shutdown(context.Background())
+			}
+			return nil, nil
 		}
-		return nil, nil
 	}
 }
 
 // wait serves until a signal or a fault, then drains.
-func (c *serveCmd) wait(rc *runContext, cfg *config.Config, g *gateway.Gateway, signals <-chan os.Signal, log *slog.Logger) error {
+func (c *serveCmd) wait(rc *runContext, g *gateway.Gateway, signals <-chan os.Signal, log *slog.Logger) error {
 	var fault error
-	select {
-	case sig := <-signals:
-		g.Drain()
-		if sig == syscall.SIGTERM {
-			pause(cfg, signals, log)
+	for waiting := true; waiting; {
+		waiting = false
+		select {
+		case sig := <-signals:
+			if sig == syscall.SIGHUP {
+				g.RequestReload()
+				waiting = true
+				break
+			}
+			g.Drain()
+			if sig == syscall.SIGTERM {
+				pause(g, signals, log)
+			}
+		case <-rc.ctx.Done():
+		case fault = <-g.Failed():
+			log.Error("a listener failed", "err", fault)
 		}
-	case <-rc.ctx.Done():
-	case fault = <-g.Failed():
-		log.Error("a listener failed", "err", fault)
 	}
 	log.Info("no new requests from here on")
 	if err := g.Shutdown(context.Background()); err != nil {
@@ -116,26 +139,32 @@ func (c *serveCmd) wait(rc *runContext, cfg *config.Config, g *gateway.Gateway, 
 }
 
 // pause goes on accepting while load balancers notice that the gateway is not ready.
-func pause(cfg *config.Config, signals <-chan os.Signal, log *slog.Logger) {
-	d := cfg.Server.ShutdownDrain
+func pause(g *gateway.Gateway, signals <-chan os.Signal, log *slog.Logger) {
+	d := g.Config().Server.ShutdownDrain
 	if d == 0 {
 		return
 	}
 	log.Info("draining: not ready, still accepting", "for", d)
 	t := time.NewTimer(d)
 	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-signals:
-		log.Info("second signal: the pause ends now")
+	for {
+		select {
+		case <-t.C:
+			return
+		case sig := <-signals:
+			if sig == syscall.SIGHUP {
+				g.RequestReload()
+				continue
+			}
+			log.Info("second signal: the pause ends now")
+			return
+		}
 	}
 }
 
-func newLogger(w interface{ Write([]byte) (int, error) }, c config.Log) *slog.Logger {
-	levels := map[config.LogLevel]slog.Level{
-		config.LogDebug: slog.LevelDebug, config.LogInfo: slog.LevelInfo, config.LogWarn: slog.LevelWarn, config.LogError: slog.LevelError,
-	}
-	o := &slog.HandlerOptions{Level: levels[c.Level]}
+// newLogger returns the log, whose level can be changed. The gateway sets it, so that it is what the configuration in use says.
+func newLogger(w interface{ Write([]byte) (int, error) }, c config.Log, level slog.Leveler) *slog.Logger {
+	o := &slog.HandlerOptions{Level: level}
 	if c.Format == config.LogJSON {
 		return slog.New(slog.NewJSONHandler(w, o))
 	}

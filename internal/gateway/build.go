@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -16,23 +17,46 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/policy"
 )
 
-// buildModels makes the models of a configuration, each role group with a policy instance of its own.
-func buildModels(c *config.Config, seed uint64) ([]*api.Model, error) {
+// groups are the policies of role groups, by groupSeed's names, with what they were made from. A group whose policy is configured as
+// before keeps its instance, and with it what that has learnt: whose turn it is, say.
+type groups map[groupName]builtPolicy
+
+type groupName struct {
+	model, bucket string
+	stage         fleet.Stage
+}
+
+type builtPolicy struct {
+	policy config.Policy
+	limits config.Admission
+	built  policy.Policy
+}
+
+// builder makes the models of one configuration.
+type builder struct {
+	seed       uint64
+	kept, made groups
+}
+
+// buildModels makes the models of a configuration, each role group with a policy instance of its own, those of kept included. It returns
+// the groups that there are now.
+func buildModels(c *config.Config, seed uint64, kept groups) ([]*api.Model, groups, error) {
+	b := builder{seed: seed, kept: kept, made: groups{}}
 	models := make([]*api.Model, 0, len(c.Models))
 	for i := range c.Models {
-		m, err := buildModel(&c.Models[i], seed)
+		m, err := b.model(&c.Models[i])
 		if err != nil {
-			return nil, fmt.Errorf("model %s: %w", c.Models[i].ID, err)
+			return nil, nil, fmt.Errorf("model %s: %w", c.Models[i].ID, err)
 		}
 		models = append(models, m)
 	}
-	return models, nil
+	return models, b.made, nil
 }
 
-func buildModel(m *config.Model, seed uint64) (*api.Model, error) {
+func (u *builder) model(m *config.Model) (*api.Model, error) {
 	var buckets []*bucket.Bucket
 	for i := range m.Buckets {
-		b, err := buildBucket(m.ID, &m.Buckets[i], seed)
+		b, err := u.bucket(m.ID, &m.Buckets[i])
 		if err != nil {
 			return nil, fmt.Errorf("bucket %s: %w", m.Buckets[i].ID, err)
 		}
@@ -49,10 +73,10 @@ func buildModel(m *config.Model, seed uint64) (*api.Model, error) {
 	return &api.Model{ID: m.ID, Aliases: m.Aliases, Resolver: resolver, Contract: contract}, nil
 }
 
-func buildBucket(model string, b *config.Bucket, seed uint64) (*bucket.Bucket, error) {
+func (u *builder) bucket(model string, b *config.Bucket) (*bucket.Bucket, error) {
 	limit := bucket.Range{MinInput: int64(b.MinInputTokens), MaxInput: orZero(b.MaxInputTokens), MaxContext: orZero(b.MaxContextTokens)}
 	group := func(g *config.Group, stage fleet.Stage) (*bucket.Group, error) {
-		p, err := buildPolicy(g, groupSeed(seed, model, b.ID, stage))
+		p, err := u.policy(g, groupName{model, b.ID, stage})
 		if err != nil {
 			return nil, err
 		}
@@ -77,10 +101,24 @@ func buildBucket(model string, b *config.Bucket, seed uint64) (*bucket.Bucket, e
 }
 
 // groupSeed gives each group choices of its own, so that two buckets do not sample the same positions for one request.
-func groupSeed(seed uint64, model, bucketID string, stage fleet.Stage) uint64 {
+func groupSeed(seed uint64, n groupName) uint64 {
 	h := fnv.New64a()
-	fmt.Fprintf(h, "%d\x00%s\x00%s\x00%s", seed, model, bucketID, stage)
+	fmt.Fprintf(h, "%d\x00%s\x00%s\x00%s", seed, n.model, n.bucket, n.stage)
 	return h.Sum64()
+}
+
+// policy returns the group's instance from before, or makes one.
+func (u *builder) policy(g *config.Group, n groupName) (policy.Policy, error) {
+	p, there := u.kept[n]
+	if !there || !reflect.DeepEqual(p.policy, g.Policy) || !reflect.DeepEqual(p.limits, g.Admission) {
+		built, err := buildPolicy(g, groupSeed(u.seed, n))
+		if err != nil {
+			return nil, err
+		}
+		p = builtPolicy{g.Policy, g.Admission, built}
+	}
+	u.made[n] = p
+	return p.built, nil
 }
 
 func buildPolicy(g *config.Group, seed uint64) (policy.Policy, error) {
@@ -155,6 +193,7 @@ func buildSettings(c *config.Config) api.Settings {
 		RequestTimeout: c.Server.RequestTimeout, StreamIdle: c.Server.StreamIdleTimeout, Stale: c.Server.StaleRequestTimeout,
 		BodyStall: api.DefaultBodyStall, ClientStall: api.DefaultClientStall,
 		PublicMetrics: c.Server.PublicMetrics, PublicFlush: c.Server.PublicFlushCache,
+		ForwardAuthorization: c.Server.APIKeys != nil && c.Server.APIKeys.ForwardAuthorization,
 	}
 	keys := guardedKeys(c.ClientFields.Allow)
 	if c.ClientFields.Default == config.StripField {

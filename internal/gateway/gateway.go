@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/gateway/api"
@@ -47,20 +48,43 @@ type Options struct {
 	Access *slog.Logger
 	// Seed fixes the random choices.
 	Seed uint64
+	// Source is where another configuration is read; nil: the gateway keeps the one it has.
+	Source *Source
+	// WatchInterval is how often watched files are looked at; 0: a second.
+	WatchInterval time.Duration
+	// Level is set to the configuration's log level; nil: the log's level is somebody else's business.
+	Level *slog.LevelVar
 	// DecisionLog is how many requests the decision log remembers; 0: explain.DefaultSize.
 	DecisionLog int
 }
 
 // Gateway is one running gateway. Start one with [Start]; end it with Shutdown.
 type Gateway struct {
-	cfg       *config.Config
+	cfg       atomic.Pointer[config.Config] // the one in use
 	log       *slog.Logger
+	level     *slog.LevelVar
+	metrics   *telemetry.Metrics
+	seed      uint64
 	server    *api.Server
 	registry  *fleet.Registry
 	tracker   *load.Tracker
 	explain   *explain.Log
 	keeper    *keeper.Keeper
 	transport *http.Transport
+	// engineKeys stand before both ways to engines; asking is the keeper's.
+	engineKeys engineKeys
+	asking     *http.Client
+	silent     silent
+
+	source    *Source
+	nudge     chan struct{}
+	stopWatch context.CancelFunc
+	watching  sync.WaitGroup
+	reloading sync.Mutex // guards what follows
+	files     *files
+	groups    groups
+	seen      sight    // the watched files when the configuration was last read
+	wanted    []string // the files that it named
 
 	public, admin listener
 	serving       sync.WaitGroup
@@ -101,43 +125,57 @@ func (c *handlers) close() {
 
 type listener struct {
 	http *http.Server
-	addr net.Addr // nil: there is none
+	addr net.Addr                        // nil: there is none
+	cert atomic.Pointer[tls.Certificate] // nil: plain HTTP
+}
+
+// url returns the listener's base.
+func (l *listener) url() string {
+	if l.cert.Load() != nil {
+		return "https://" + l.addr.String()
+	}
+	return "http://" + l.addr.String()
 }
 
 // Start starts a gateway: it listens, registers the engines, and returns when each was asked once. ctx bounds the start
 // only. An engine that does not answer is no failure.
 func Start(ctx context.Context, o Options) (*Gateway, error) {
 	c := o.Config
-	models, err := buildModels(c, o.Seed)
+	var seen sight
+	if o.Source != nil {
+		seen = lookAt(o.Source.File, named(c)) // before they are read: what changes meanwhile is seen later
+	}
+	held, faults := readFiles(c)
+	for _, f := range faults.Warnings() {
+		o.Log.Warn("configuration fault", "fault", f.String())
+	}
+	if errs := faults.Errors(); len(errs) > 0 {
+		return nil, &FilesError{Faults: errs}
+	}
+	models, built, err := buildModels(c, o.Seed, nil)
 	if err != nil {
 		return nil, err
 	}
 	g := &Gateway{
-		cfg: c, log: o.Log, tracker: &load.Tracker{}, explain: explain.NewLog(o.DecisionLog), failed: make(chan error, 2),
+		log: o.Log, level: o.Level, seed: o.Seed, tracker: &load.Tracker{}, explain: explain.NewLog(o.DecisionLog), failed: make(chan error, 2),
 		registry:  fleet.NewRegistry(fleet.BreakerConfig{Threshold: c.Breaker.Threshold, CoolDown: c.Breaker.CoolDown}, c.Load.Freshness),
-		transport: newTransport(),
+		transport: newTransport(), asking: keeper.NewClient(), metrics: telemetry.New(),
+		source: o.Source, nudge: make(chan struct{}, 1), files: held, groups: built, seen: seen,
 	}
-	metrics := telemetry.New()
+	g.cfg.Store(c)
+	g.setLevel(c)
+	g.engineKeys.set(keysByURL(c, held, nil, nil))
+	g.asking.Transport = g.engineKeys.over(g.asking.Transport)
+	g.public.cert.Store(held.publicCert)
+	g.admin.cert.Store(held.adminCert)
 	g.server, err = api.New(api.Options{
-		Config:   api.Config{Models: models, Settings: buildSettings(c)},
-		Registry: g.registry, Tracker: g.tracker, Engines: g.transport, Metrics: metrics, Explain: g.explain, Log: o.Log, Access: o.Access, Seed: o.Seed,
+		Config:   api.Config{Models: models, Settings: buildSettings(c), Keys: held.keys, AdminKeys: held.adminKeys},
+		Registry: g.registry, Tracker: g.tracker, Engines: g.engineKeys.over(g.transport), Metrics: g.metrics, Explain: g.explain, Log: o.Log, Access: o.Access, Seed: o.Seed,
 	})
 	if err != nil {
 		return nil, err
 	}
-	absent := absentees{registry: g.registry, log: o.Log}
-	g.keeper, err = keeper.Start(keeper.Options{
-		Registry: g.registry, Targets: buildTargets(&c.Discovery), PollInterval: c.Load.PollInterval, Log: o.Log,
-		Events: keeper.Events{Polled: func(p keeper.PollInfo) {
-			outcome := "ok"
-			if p.Err != nil {
-				outcome = "failed"
-			}
-			metrics.LoadPolls.WithLabelValues(p.ID, outcome).Inc()
-			absent.polled(p)
-		}},
-	})
-	if err != nil {
+	if err := g.introduce(c); err != nil {
 		g.server.Close()
 		return nil, err
 	}
@@ -151,7 +189,39 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 		g.close()
 		return nil, err
 	}
+	g.metrics.ReloadOK.Set(1)
+	g.metrics.ReloadedAt.SetToCurrentTime()
+	if o.Source != nil {
+		g.startWatch(o.WatchInterval)
+	}
 	return g, nil
+}
+
+// introduce begins to keep the engines.
+func (g *Gateway) introduce(c *config.Config) (err error) {
+	absent := absentees{registry: g.registry, log: g.log}
+	g.keeper, err = keeper.Start(keeper.Options{
+		Registry: g.registry, Client: g.asking, Targets: buildTargets(&c.Discovery), PollInterval: c.Load.PollInterval, Log: g.log,
+		Events: keeper.Events{Asked: g.silent.asked, Polled: func(p keeper.PollInfo) {
+			outcome := "ok"
+			if p.Err != nil {
+				outcome = "failed"
+			}
+			g.metrics.LoadPolls.WithLabelValues(p.ID, outcome).Inc()
+			absent.polled(p)
+		}},
+	})
+	return err
+}
+
+// startWatch begins to look at the configuration's files.
+func (g *Gateway) startWatch(every time.Duration) {
+	if every <= 0 {
+		every = watchInterval
+	}
+	var ctx context.Context
+	ctx, g.stopWatch = context.WithCancel(context.Background())
+	g.watching.Go(func() { g.watch(ctx, every) })
 }
 
 // newTransport returns the way to the engines.
@@ -169,7 +239,7 @@ func newTransport() *http.Transport {
 
 // listen opens the listeners and begins to serve.
 func (g *Gateway) listen(ctx context.Context) error {
-	s := &g.cfg.Server
+	s := &g.cfg.Load().Server
 	if err := g.serve(ctx, &g.public, "public", s.Host, s.Port, g.server.Public()); err != nil {
 		return err
 	}
@@ -186,8 +256,16 @@ func (g *Gateway) serve(ctx context.Context, l *listener, name, host string, por
 	}
 	l.addr = ln.Addr()
 	l.http = newHTTPServer(g.handlers.counted(h), g.log)
+	begin := l.http.Serve
+	if l.cert.Load() != nil {
+		l.http.TLSConfig = &tls.Config{
+			MinVersion:     tls.VersionTLS12,
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return l.cert.Load(), nil },
+		}
+		begin = func(ln net.Listener) error { return l.http.ServeTLS(ln, "", "") }
+	}
 	g.serving.Go(func() {
-		if err := l.http.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		if err := begin(ln); !errors.Is(err, http.ErrServerClosed) {
 			g.failed <- fmt.Errorf("%s listener: %w", name, err)
 		}
 	})
@@ -204,14 +282,17 @@ func newHTTPServer(h http.Handler, log *slog.Logger) *http.Server {
 }
 
 // URL returns the base of the public listener.
-func (g *Gateway) URL() string { return "http://" + g.public.addr.String() }
+func (g *Gateway) URL() string { return g.public.url() }
+
+// Config returns the configuration in use. It must not be changed.
+func (g *Gateway) Config() *config.Config { return g.cfg.Load() }
 
 // AdminURL returns the base of the admin listener, or the empty string where there is none.
 func (g *Gateway) AdminURL() string {
 	if g.admin.addr == nil {
 		return ""
 	}
-	return "http://" + g.admin.addr.String()
+	return g.admin.url()
 }
 
 // Explain returns the decision log.
@@ -239,6 +320,7 @@ const patience = 30 * time.Second
 // connections that are left are closed, and it returns the context's error; everything is taken down all the same.
 func (g *Gateway) Shutdown(ctx context.Context) error {
 	g.server.Drain()
+	g.endWatch()
 	done := make(chan struct{})
 	var beat sync.WaitGroup
 	beat.Go(func() { g.tellProgress(done) })
@@ -271,6 +353,14 @@ func (g *Gateway) tellProgress(done <-chan struct{}) {
 	}
 }
 
+// endWatch gives up a reload that waits for engines, and waits for the rest.
+func (g *Gateway) endWatch() {
+	if g.stopWatch != nil {
+		g.stopWatch()
+	}
+	g.watching.Wait()
+}
+
 // close takes down what Start began, whatever of it there is.
 func (g *Gateway) close() {
 	for _, l := range []*listener{&g.public, &g.admin} {
@@ -279,8 +369,10 @@ func (g *Gateway) close() {
 		}
 	}
 	g.serving.Wait()
+	g.endWatch()
 	g.handlers.close()
 	g.keeper.Close()
 	g.server.Close()
 	g.transport.CloseIdleConnections()
+	g.asking.CloseIdleConnections()
 }

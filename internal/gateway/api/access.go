@@ -21,7 +21,7 @@ func (v *served) admit(ring *keyring.Ring, w http.ResponseWriter, r *http.Reques
 		return nil, nil
 	}
 	presented := r.Header["Authorization"]
-	if !v.Settings.ForwardAuthorization {
+	if ring != v.Keys || !v.Settings.ForwardAuthorization {
 		delete(r.Header, "Authorization")
 	}
 	if len(presented) == 0 {

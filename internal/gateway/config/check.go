@@ -73,7 +73,7 @@ func checkWorkerURL(s string) (string, string) {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || badPort(u):
 		return quote(s) + " is not an http or https URL", "write one such as http://10.0.0.1:8000"
 	case u.User != nil:
-		return "the URL carries a password or user name", "remove it: clients' Authorization headers are passed on"
+		return "the URL carries a password or user name", "remove it; api_key_file gives an engine its key"
 	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || strings.HasSuffix(s, "#"):
 		return quote(s) + " has a query or a fragment", "remove everything from ? or # on"
 	}

@@ -53,9 +53,37 @@ func (d *decoder) compareServer(s *Server) {
 	if p := s.Admin.Port; p != nil && *p != 0 && *p == s.Port && d.ok("server.admin", "server.admin.port", "server.port") && sameListener(s.Host, s.Admin.Host) {
 		d.faultAt("server.admin.port", classValue, strconv.Itoa(*p)+" is the port of the public listener too", "choose another")
 	}
-	if d.has("server.admin.host") && s.Admin.Port == nil && d.ok("server.admin.host", "server.admin.port", "server.admin") {
-		d.faultAt("server.admin.host", classMisuse, "has no effect without a port", "give "+d.name("server.admin.port")+" too, or remove it")
+	for _, at := range []string{"server.admin.host", "server.admin.tls", "server.admin.api_keys"} {
+		if d.has(at) && s.Admin.Port == nil && d.ok(at, "server.admin.port", "server.admin") {
+			d.faultAt(at, classMisuse, "has no effect without a port", "give "+d.name("server.admin.port")+" too, or remove it")
+		}
 	}
+	d.compareTLS("server.tls", s.TLS)
+	d.compareTLS("server.admin.tls", s.Admin.TLS)
+	if at := "server.admin"; s.Admin.Port != nil && !isLoopback(s.Admin.Host) && (s.Admin.TLS == nil || s.Admin.APIKeys == nil) && d.clean(at) {
+		d.warnAt(at+".host", quote(s.Admin.Host)+" lets whoever reaches it see every request's decisions and empty every engine's cache",
+			"bind it to 127.0.0.1, or give it both tls and api_keys")
+	}
+}
+
+// compareTLS holds the two files together.
+func (d *decoder) compareTLS(at string, t *TLS) {
+	cert, key := at+".cert_file", at+".key_file"
+	switch {
+	case t == nil || !d.clean(at):
+	case t.CertFile == "" && t.KeyFile == "":
+		d.faultAt(at, classValue, "has no certificate", "give cert_file and key_file, or remove it")
+	case t.KeyFile == "":
+		d.faultAt(cert, classValue, "is given alone", "give "+d.name(key)+" too")
+	case t.CertFile == "":
+		d.faultAt(key, classValue, "is given alone", "give "+d.name(cert)+" too")
+	}
+}
+
+// isLoopback tells whether a host can be reached from this machine alone.
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // sameListener tells whether two hosts cannot both listen on one port.

@@ -27,6 +27,9 @@ type Flags struct {
 
 	Host                    Once `name:"host" path:"server.host" as:"text" placeholder:"ADDR" group:"Server" help:"Address of the public listener (default: 127.0.0.1)."`
 	Port                    Once `name:"port" path:"server.port" as:"num" placeholder:"N" group:"Server" help:"Port of the public listener; 0 takes any free one (default: 30000)."`
+	TLSCertFile             Once `name:"tls-cert-file" path:"server.tls.cert_file" as:"text" placeholder:"FILE" group:"Server" help:"The certificate of the public listener (PEM); with --tls-key-file."`
+	TLSKeyFile              Once `name:"tls-key-file" path:"server.tls.key_file" as:"text" placeholder:"FILE" group:"Server" help:"Its private key (PEM)."`
+	APIKeysFile             Once `name:"api-keys-file" path:"server.api_keys.file" as:"text" placeholder:"FILE" group:"Server" help:"The API keys that clients need (default: none)."`
 	AdminHost               Once `name:"admin-host" path:"server.admin.host" as:"text" placeholder:"ADDR" group:"Server" help:"Address of the admin listener (default: 127.0.0.1)."`
 	AdminPort               Once `name:"admin-port" path:"server.admin.port" as:"num" placeholder:"N" group:"Server" help:"Port of the admin listener; off when not given."`
 	PublicMetrics           bool `name:"public-metrics" path:"server.public_metrics" as:"yes" group:"Server" help:"Serve /metrics on the public listener too."`
@@ -48,6 +51,7 @@ type Flags struct {
 	CBCoolDownSecs Once `name:"cb-cool-down-secs" path:"breaker.cool_down" as:"secs" placeholder:"SECS" group:"Breaker" help:"How long it stays out; needs --cb-threshold (default: 30)."`
 
 	WorkerURLs                List `name:"worker-urls" path:"discovery.static.workers" as:"list" placeholder:"URL..." group:"Discovery" help:"The engines: several after one flag, separated by commas, or the flag again."`
+	EngineAPIKeyFile          Once `name:"engine-api-key-file" path:"discovery.static.api_key_file" as:"text" placeholder:"FILE" group:"Discovery" help:"A file with the key that engines ask for."`
 	ServiceDiscovery          bool `name:"service-discovery" group:"Discovery" help:"Find the engines in Kubernetes' EndpointSlices."`
 	ServiceDiscoveryNamespace Once `name:"service-discovery-namespace" path:"discovery.kubernetes.namespace" as:"text" placeholder:"NAME" group:"Discovery" help:"The namespace (default: all)."`
 	Selector                  List `name:"selector" path:"discovery.kubernetes.selector" as:"terms" placeholder:"TERM..." group:"Discovery" help:"Labels of plain engines."`

@@ -74,6 +74,12 @@ func (f *Flags) Config() (*Config, Faults) {
 	return d.config(root)
 }
 
+// File returns the name of the configuration's file; empty: the flags are the configuration.
+func (f *Flags) File() string {
+	name, _ := f.ConfigFile.text()
+	return name
+}
+
 // ParseFile reads and parses the file name; a file that cannot be read is a fault too.
 func ParseFile(name string) (*Config, Faults) {
 	data, err := readFile(name)
@@ -260,7 +266,7 @@ func (f *Flags) tree(d *decoder, bs []binding) *node {
 	}}
 	d.flagOf = map[string]string{}
 	for _, b := range bs {
-		if b.path == "" || b.policy != "" || b.group == "Discovery" && b.name != "worker-urls" || b.name == "policy" || b.name == "decode-policy" {
+		if b.path == "" || b.policy != "" || b.group == "Discovery" && !strings.HasPrefix(b.path, "discovery.static.") || b.name == "policy" || b.name == "decode-policy" {
 			continue // these have rules of their own below
 		}
 		into, path := root, b.path
@@ -290,7 +296,12 @@ func (f *Flags) required(d *decoder, model, discovery *node) {
 		d.flagFault("model-id", classValue, "is missing", "name the model that the engines serve, or give --config FILE")
 		set(model, []string{"id"}, textNode("missing"))
 	}
-	switch static := len(f.WorkerURLs.Given) > 0; {
+	static := len(f.WorkerURLs.Given) > 0
+	if len(f.EngineAPIKeyFile.Given) > 0 && !static {
+		d.flagFault("engine-api-key-file", classMisuse, "has no effect without --worker-urls", "give the engines' URLs, or remove this flag")
+		discovery.Content = nil
+	}
+	switch {
 	case static && f.ServiceDiscovery:
 		d.flagFault("service-discovery", classValue, "is given together with --worker-urls", "keep one source of engines")
 		discovery.Content = nil

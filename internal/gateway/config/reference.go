@@ -64,6 +64,12 @@ func table(b *strings.Builder, path string, fields []field) {
 			def = "`" + initial + "`"
 		}
 		doc := f.doc
+		switch {
+		case f.fixed && f.val.nested() != nil:
+			doc += " Adding or removing it needs a restart."
+		case f.fixed:
+			doc += " Needs a restart."
+		}
 		if f.why != "" {
 			doc += " Why this default: " + f.why + "."
 		}

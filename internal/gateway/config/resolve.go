@@ -63,6 +63,9 @@ func (c *Config) resolve() {
 		for i := range c.Discovery.Static.Workers {
 			w := &c.Discovery.Static.Workers[i]
 			w.ID, w.URL = w.id(), trimURL(w.URL)
+			if w.APIKeyFile == "" {
+				w.APIKeyFile = c.Discovery.Static.APIKeyFile
+			}
 		}
 	}
 	for i := range c.Models {

@@ -14,6 +14,7 @@ type field struct {
 	unit     string // of a plain number
 	why      string // why the default is what it is
 	required bool
+	fixed    bool // cannot change while the gateway runs; of an optional mapping: cannot come or go
 	val      value
 }
 
@@ -25,6 +26,7 @@ type value interface {
 	nested() []field // the keys below this one
 	reset()          // puts the default
 	decode(d *decoder, path string, n *node)
+	entries(at place, put func(entry)) // what is in force, for comparing two configurations
 }
 
 // record is a struct that is written as a mapping.
@@ -98,9 +100,9 @@ func (b *Bucket) fields() []field {
 		{key: "max_input_tokens", unit: "tokens", val: optWhole(&b.MaxInputTokens, 1, noMax), doc: "The longest input, inclusive; unbounded when not given."},
 		{key: "max_context_tokens", unit: "tokens", val: optWhole(&b.MaxContextTokens, 1, noMax),
 			doc: "The most that input and requested output may be together, inclusive; unbounded when not given. Without a requested output the input alone is compared."},
-		{key: "plain", val: optional(func() { b.Plain = nil }, func() record { b.Plain = new(Group); return group{b.Plain, false} }),
+		{key: "plain", val: optional(&b.Plain, func(g *Group) record { return group{g, false} }),
 			doc: "The engines that do both stages. A bucket has this or `pd`, not both."},
-		{key: "pd", val: optional(func() { b.PD = nil }, func() record { b.PD = new(PD); return b.PD }),
+		{key: "pd", val: optional(&b.PD, itself),
 			doc: "The engines of separated prefill and decode; both are picked from this bucket or none is."},
 	}
 }
@@ -198,17 +200,21 @@ func (s *StickySettings) fields() []field {
 
 func (d *Discovery) fields() []field {
 	return []field{
-		{key: "static", val: optional(func() { d.Static = nil }, func() record { d.Static = new(Static); return d.Static }), doc: "A fixed list."},
-		{key: "file", val: optional(func() { d.File = nil }, func() record { d.File = new(FileDiscovery); return d.File }), doc: "A file that is watched."},
-		{key: "kubernetes", val: optional(func() { d.Kubernetes = nil }, func() record { d.Kubernetes = new(Kubernetes); return d.Kubernetes }),
+		{key: "static", fixed: true, val: optional(&d.Static, itself), doc: "A fixed list."},
+		{key: "file", fixed: true, val: optional(&d.File, itself), doc: "A file that is watched."},
+		{key: "kubernetes", fixed: true, val: optional(&d.Kubernetes, itself),
 			doc: "EndpointSlices: `selector` for plain engines, or both of `prefill_selector` and `decode_selector`."},
-		{key: "etcd", val: optional(func() { d.Etcd = nil }, func() record { d.Etcd = new(Etcd); return d.Etcd }), doc: "Keys in etcd."},
+		{key: "etcd", fixed: true, val: optional(&d.Etcd, itself), doc: "Keys in etcd."},
 	}
 }
 
 func (s *Static) fields() []field {
-	return []field{{key: "workers", required: true, val: records(&s.Workers, func(w *Worker) record { return w }),
-		doc: "The engines, each a URL or a mapping. A trailing slash makes no difference: two entries that differ only there are the same engine twice."}}
+	return []field{
+		{key: "workers", required: true, val: records(&s.Workers, func(w *Worker) record { return w }),
+			doc: "The engines, each a URL or a mapping. A trailing slash makes no difference: two entries that differ only there are the same engine twice."},
+		{key: "api_key_file", val: textIn(&s.APIKeyFile, "", checkName),
+			doc: "A file with the key that the gateway presents to each engine that has no `api_key_file` of its own: one line, without `Bearer`. The client's Authorization goes no further then."},
+	}
 }
 
 func (w *Worker) fields() []field {
@@ -216,6 +222,7 @@ func (w *Worker) fields() []field {
 		{key: "url", required: true, val: textIn(&w.URL, "", checkWorkerURL), doc: "The engine's address, http or https."},
 		{key: "id", val: textIn(&w.ID, "", checkName), doc: "What groups call it. The URL exactly as written when not given."},
 		{key: "role", val: enum(&w.Role, "", RolePlain, RolePrefill, RoleDecode), doc: "What it does. The engine is asked when not given."},
+		{key: "api_key_file", val: textIn(&w.APIKeyFile, "", checkName), doc: "A file with the key that the gateway presents to this engine. That of `discovery.static` when not given."},
 	}
 }
 
@@ -244,8 +251,10 @@ func (e *Etcd) fields() []field {
 
 func (s *Server) fields() []field {
 	return []field{
-		{key: "host", val: textIn(&s.Host, "127.0.0.1", checkHost), doc: "The address of the public listener.", why: "nobody is served by accident"},
-		{key: "port", val: whole(&s.Port, 30000, 0, 65535), doc: "The port of the public listener; 0 takes any free one and prints it.", why: "sgl-router's"},
+		{key: "host", fixed: true, val: textIn(&s.Host, "127.0.0.1", checkHost), doc: "The address of the public listener.", why: "nobody is served by accident"},
+		{key: "port", fixed: true, val: whole(&s.Port, 30000, 0, 65535), doc: "The port of the public listener; 0 takes any free one and prints it.", why: "sgl-router's"},
+		{key: "tls", fixed: true, val: optional(&s.TLS, itself), doc: "TLS on the public listener, 1.2 or later, HTTP/2 included; plain HTTP when not given. The files are read anew when they change."},
+		{key: "api_keys", val: optional(&s.APIKeys, itself), doc: "The keys that clients need, for everything but /healthz and /readyz; none when not given. See [operations](operations.md#api-keys)."},
 		{key: "admin", val: sub(&s.Admin), doc: "The listener for operators: metrics, flush, decisions, workers. Off unless it has a port."},
 		{key: "shutdown_drain", val: span(&s.ShutdownDrain, 30*time.Second, 0, 1800*time.Second), doc: "How long the gateway still accepts after SIGTERM while it reports not ready.", why: "load balancers need about that long to notice"},
 		{key: "termination_grace", val: optSpan(&s.TerminationGrace, 0, 0), doc: "What the platform grants between SIGTERM and SIGKILL. Only used to warn when the drain does not fit into it."},
@@ -261,10 +270,32 @@ func (s *Server) fields() []field {
 
 func (a *Admin) fields() []field {
 	return []field{
-		{key: "host", val: textIn(&a.Host, "127.0.0.1", checkHost), doc: "The address of the admin listener.", why: "operators are on the machine or come through a tunnel"},
-		{key: "port", val: optWhole(&a.Port, 0, 65535), doc: "The port of the admin listener; 0 takes any free one and prints it. Off when not given: a default would collide when two gateways share a machine."},
+		{key: "host", fixed: true, val: textIn(&a.Host, "127.0.0.1", checkHost), doc: "The address of the admin listener.", why: "operators are on the machine or come through a tunnel"},
+		{key: "port", fixed: true, val: optWhole(&a.Port, 0, 65535), doc: "The port of the admin listener; 0 takes any free one and prints it. Off when not given: a default would collide when two gateways share a machine."},
+		{key: "tls", fixed: true, val: optional(&a.TLS, itself), doc: "TLS on the admin listener, written like `server.tls`; plain HTTP when not given."},
+		{key: "api_keys", val: optional(&a.APIKeys, func(k *APIKeys) record { return adminKeys{k} }), doc: "The keys that operators need, for everything but /healthz and /readyz; none when not given."},
 	}
 }
+
+func (t *TLS) fields() []field {
+	return []field{
+		{key: "cert_file", val: textIn(&t.CertFile, "", checkName), doc: "A PEM file with the certificate, followed by those that lead to the root; with `key_file`."},
+		{key: "key_file", val: textIn(&t.KeyFile, "", checkName), doc: "A PEM file with the certificate's private key; with `cert_file`."},
+	}
+}
+
+func (k *APIKeys) fields() []field {
+	return []field{
+		{key: "file", required: true, val: textIn(&k.File, "", checkName), doc: "The file with the keys; it is read anew when it changes."},
+		{key: "forward_authorization", val: flag(&k.ForwardAuthorization, false),
+			doc: "Whether the client's Authorization is passed on to engines that have no `api_key_file`.", why: "it is a key of this gateway, which engines have no business to know"},
+	}
+}
+
+// adminKeys are the keys of the admin listener, which passes nothing on.
+type adminKeys struct{ *APIKeys }
+
+func (k adminKeys) fields() []field { return k.APIKeys.fields()[:1] }
 
 func (c *ClientFields) fields() []field {
 	return []field{
@@ -275,22 +306,22 @@ func (c *ClientFields) fields() []field {
 
 func (b *Breaker) fields() []field {
 	return []field{
-		{key: "threshold", unit: "failures", val: whole(&b.Threshold, 3, 1, math.MaxUint32), doc: "How many failures in a row take an engine out.", why: "one may be chance"},
-		{key: "cool_down", val: span(&b.CoolDown, 30*time.Second, time.Nanosecond, 0), doc: "How long it stays out before one request probes it.", why: "an engine needs about that long to restart its process"},
+		{key: "threshold", fixed: true, unit: "failures", val: whole(&b.Threshold, 3, 1, math.MaxUint32), doc: "How many failures in a row take an engine out.", why: "one may be chance"},
+		{key: "cool_down", fixed: true, val: span(&b.CoolDown, 30*time.Second, time.Nanosecond, 0), doc: "How long it stays out before one request probes it.", why: "an engine needs about that long to restart its process"},
 	}
 }
 
 func (l *Load) fields() []field {
 	return []field{
-		{key: "poll_interval", val: span(&l.PollInterval, time.Second, 10*time.Millisecond, 0), doc: "How often each engine is asked.", why: "engines publish an unchanged load once a second"},
-		{key: "freshness", val: span(&l.Freshness, 5*time.Second, 10*time.Millisecond, 0), doc: "How old a report may be; an older one is unknown. More than `poll_interval`.", why: "survives a few lost polls"},
+		{key: "poll_interval", fixed: true, val: span(&l.PollInterval, time.Second, 10*time.Millisecond, 0), doc: "How often each engine is asked.", why: "engines publish an unchanged load once a second"},
+		{key: "freshness", fixed: true, val: span(&l.Freshness, 5*time.Second, 10*time.Millisecond, 0), doc: "How old a report may be; an older one is unknown. More than `poll_interval`.", why: "survives a few lost polls"},
 	}
 }
 
 func (l *Log) fields() []field {
 	return []field{
 		{key: "level", val: enum(&l.Level, LogInfo, LogDebug, LogInfo, LogWarn, LogError), doc: "The least severe level that is logged."},
-		{key: "format", val: enum(&l.Format, LogText, LogText, LogJSON), doc: "How a line is written."},
+		{key: "format", fixed: true, val: enum(&l.Format, LogText, LogText, LogJSON), doc: "How a line is written."},
 	}
 }
 

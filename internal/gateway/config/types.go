@@ -190,7 +190,8 @@ type Discovery struct {
 
 // Static is a fixed list of engines.
 type Static struct {
-	Workers []Worker // at least one
+	Workers    []Worker // at least one
+	APIKeyFile string   // of every worker that has none of its own; already merged into Workers. Empty: none
 }
 
 // Worker is one engine of a static list.
@@ -198,6 +199,8 @@ type Worker struct {
 	URL  string // http or https, without a trailing slash
 	ID   string // what groups refer to: the given id, or else the URL exactly as written
 	Role Role
+	// APIKeyFile has the key that the gateway presents to the engine. Empty: it has none to present.
+	APIKeyFile string
 }
 
 // FileDiscovery reads the engines from a file that is watched.
@@ -222,7 +225,9 @@ type Etcd struct {
 // Server is the public listener, the admin listener and their limits.
 type Server struct {
 	Host                string
-	Port                int // 0: any free port, printed at start
+	Port                int      // 0: any free port, printed at start
+	TLS                 *TLS     // nil: plain HTTP
+	APIKeys             *APIKeys // nil: everybody may use the gateway
 	Admin               Admin
 	ShutdownDrain       time.Duration
 	TerminationGrace    *time.Duration // advice only; nil: not told
@@ -239,6 +244,22 @@ type Server struct {
 type Admin struct {
 	Host string
 	Port *int // nil: no admin listener; 0: any free port, printed at start
+	// TLS and APIKeys are like the public listener's; ForwardAuthorization means nothing here.
+	TLS     *TLS
+	APIKeys *APIKeys
+}
+
+// TLS is the certificate of a listener. Both are PEM files, and neither name is empty after parsing.
+type TLS struct {
+	CertFile string // the certificate, followed by those that lead to the root
+	KeyFile  string // its private key
+}
+
+// APIKeys are the keys that clients need.
+type APIKeys struct {
+	File string // what ReadKeys reads; never empty after parsing
+	// ForwardAuthorization passes the client's Authorization header on to engines although it is a key of this gateway.
+	ForwardAuthorization bool
 }
 
 // FieldAction says what happens to a field that a client may not set.

@@ -19,6 +19,7 @@ func (l leaf) nested() []field { return nil }
 // scalarValue is a value that is written as one word or number.
 type scalarValue[T any] struct {
 	leaf
+	get  func() any // nil when not given
 	put  func(T)
 	def  func()
 	read func(d *decoder, path string, n *node) (T, bool)
@@ -33,12 +34,18 @@ func (v scalarValue[T]) decode(d *decoder, path string, n *node) {
 
 // bind makes a value with a default.
 func bind[T any](p *T, def T, l leaf, read func(*decoder, string, *node) (T, bool)) value {
-	return scalarValue[T]{leaf: l, put: func(x T) { *p = x }, def: func() { *p = def }, read: read}
+	return scalarValue[T]{leaf: l, get: func() any { return *p }, put: func(x T) { *p = x }, def: func() { *p = def }, read: read}
 }
 
 // bindOpt makes a value that is nil when not given.
 func bindOpt[T any](p **T, l leaf, read func(*decoder, string, *node) (T, bool)) value {
-	return scalarValue[T]{leaf: l, put: func(x T) { *p = &x }, def: func() { *p = nil }, read: read}
+	get := func() any {
+		if *p == nil {
+			return nil
+		}
+		return **p
+	}
+	return scalarValue[T]{leaf: l, get: get, put: func(x T) { *p = &x }, def: func() { *p = nil }, read: read}
 }
 
 func text(p *string, def string) value {
@@ -350,20 +357,29 @@ func (v recordValue) decode(d *decoder, path string, n *node) {
 }
 
 // optionalValue is a struct that is there only when it is written.
-type optionalValue struct {
+type optionalValue[T any] struct {
 	leaf
-	drop func()
-	make func() record
+	p  **T
+	as func(*T) record
 }
 
-func optional(drop func(), make func() record) value {
-	return optionalValue{leaf{kindText: "mapping"}, drop, make}
+func optional[T any](p **T, as func(*T) record) value {
+	return optionalValue[T]{leaf{kindText: "mapping"}, p, as}
 }
 
-func (v optionalValue) nested() []field { return v.make().fields() }
-func (v optionalValue) reset()          { v.drop() }
-func (v optionalValue) decode(d *decoder, path string, n *node) {
-	fields := v.make().fields()
+// itself is for structs that are records.
+func itself[T any, R interface {
+	*T
+	record
+}](p R) record {
+	return p
+}
+
+func (v optionalValue[T]) nested() []field { return v.as(new(T)).fields() }
+func (v optionalValue[T]) reset()          { *v.p = nil }
+func (v optionalValue[T]) decode(d *decoder, path string, n *node) {
+	*v.p = new(T)
+	fields := v.as(*v.p).fields()
 	resetAll(fields)
 	d.mapping(path, n, fields, nil)
 }

@@ -1,0 +1,187 @@
+package gateway
+
+import (
+	"bytes"
+	"crypto/tls"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/perigee-llm/perigee/internal/gateway/config"
+	"github.com/perigee-llm/perigee/internal/gateway/keyring"
+)
+
+// files is what the files hold that a configuration names.
+type files struct {
+	keys, adminKeys       *keyring.Ring     // nil: none asked for
+	publicCert, adminCert *tls.Certificate  // nil: plain HTTP
+	engineKeys            map[string]string // by worker id
+}
+
+// FilesError means that files which a configuration names cannot be used: it is the configuration that is at fault.
+type FilesError struct {
+	// Faults are all of them.
+	Faults config.Faults
+}
+
+// Error returns the faults, one a line.
+func (e *FilesError) Error() string { return e.Faults.Err().Error() }
+
+// CheckFiles reads the files that a configuration names, as Start does, and returns what is wrong with them.
+func CheckFiles(c *config.Config) config.Faults {
+	_, faults := readFiles(c)
+	return faults
+}
+
+// readFiles reads them all, and returns every fault of every file. What it returns can be used if none is an error.
+func readFiles(c *config.Config) (*files, config.Faults) {
+	var faults config.Faults
+	f := &files{engineKeys: map[string]string{}}
+	ring := func(k *config.APIKeys) *keyring.Ring {
+		if k == nil {
+			return nil
+		}
+		keys, fs := config.ReadKeys(k.File, c)
+		r, err := keyring.New(keys)
+		if err != nil { // the reader has refused that already
+			fs = append(fs, config.Fault{File: k.File, What: err.Error()})
+		}
+		faults = append(faults, fs...)
+		return r
+	}
+	cert := func(t *config.TLS) *tls.Certificate {
+		if t == nil {
+			return nil
+		}
+		pair, fs := readCertificate(t)
+		faults = append(faults, fs...)
+		return pair
+	}
+	f.keys, f.adminKeys = ring(c.Server.APIKeys), ring(c.Server.Admin.APIKeys)
+	f.publicCert, f.adminCert = cert(c.Server.TLS), cert(c.Server.Admin.TLS)
+	read := map[string]string{}
+	for _, w := range staticWorkers(c) {
+		if w.APIKeyFile == "" {
+			continue
+		}
+		key, done := read[w.APIKeyFile]
+		if !done {
+			var fs config.Faults
+			key, fs = config.ReadEngineKey(w.APIKeyFile)
+			read[w.APIKeyFile], faults = key, append(faults, fs...)
+		}
+		f.engineKeys[w.ID] = key
+	}
+	return f, faults
+}
+
+func readCertificate(t *config.TLS) (*tls.Certificate, config.Faults) {
+	var faults config.Faults
+	if fault, ok := config.SecretFile(t.KeyFile); !ok || fault.Warning {
+		if faults = append(faults, fault); !ok {
+			return nil, faults
+		}
+	}
+	pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+	if err != nil {
+		return nil, append(faults, config.Fault{
+			File: t.CertFile, What: "cannot be used with " + t.KeyFile + ": " + strings.TrimPrefix(err.Error(), "tls: "), Cure: "give a PEM certificate and its private key",
+		})
+	}
+	if until := pair.Leaf.NotAfter; time.Now().After(until) {
+		faults = append(faults, config.Fault{File: t.CertFile, What: "the certificate ended on " + until.Format(time.DateOnly), Cure: "renew it", Warning: true})
+	}
+	return &pair, faults
+}
+
+// named lists the files that a configuration names.
+func named(c *config.Config) []string {
+	var out []string
+	for _, t := range []*config.TLS{c.Server.TLS, c.Server.Admin.TLS} {
+		if t != nil {
+			out = append(out, t.CertFile, t.KeyFile)
+		}
+	}
+	for _, k := range []*config.APIKeys{c.Server.APIKeys, c.Server.Admin.APIKeys} {
+		if k != nil {
+			out = append(out, k.File)
+		}
+	}
+	for _, w := range staticWorkers(c) {
+		if w.APIKeyFile != "" {
+			out = append(out, w.APIKeyFile)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+func staticWorkers(c *config.Config) []config.Worker {
+	if c.Discovery.Static == nil {
+		return nil
+	}
+	return c.Discovery.Static.Workers
+}
+
+// diffFiles tells what is different in the files' contents, and nothing that is secret.
+func diffFiles(old, next *files, c *config.Config) []config.Change {
+	out := diffRings("server.api_keys.file", old.keys, next.keys)
+	out = append(out, diffRings("server.admin.api_keys.file", old.adminKeys, next.adminKeys)...)
+	for _, p := range []struct {
+		path    string
+		was, is *tls.Certificate
+	}{{"server.tls", old.publicCert, next.publicCert}, {"server.admin.tls", old.adminCert, next.adminCert}} {
+		if p.was != nil && p.is != nil && !slices.EqualFunc(p.was.Certificate, p.is.Certificate, bytes.Equal) {
+			out = append(out, config.Change{Path: p.path, Old: certificateText(p.was), New: certificateText(p.is)})
+		}
+	}
+	for i, w := range staticWorkers(c) {
+		if was, is := old.engineKeys[w.ID], next.engineKeys[w.ID]; was != "" && is != "" && was != is {
+			out = append(out, config.Change{Path: fmt.Sprintf("discovery.static.workers[%d].api_key_file", i), Old: "a key", New: "another key"})
+		}
+	}
+	return out
+}
+
+func certificateText(c *tls.Certificate) string {
+	return "certificate " + c.Leaf.SerialNumber.Text(16) + " until " + c.Leaf.NotAfter.UTC().Format(time.DateOnly)
+}
+
+// diffRings tells keys by their names. Where the keys as such come or go, the configuration's own difference says so.
+func diffRings(path string, old, next *keyring.Ring) []config.Change {
+	if old == nil || next == nil {
+		return nil
+	}
+	var out []config.Change
+	was := map[string]*keyring.Key{}
+	for _, k := range old.Keys() {
+		was[k.Name] = k
+	}
+	models := func(k *keyring.Key) string {
+		if k.Models == nil {
+			return "all"
+		}
+		return "[" + strings.Join(k.Models, ", ") + "]"
+	}
+	for _, k := range next.Keys() {
+		at, before := path+"["+strconv.Quote(k.Name)+"]", was[k.Name]
+		delete(was, k.Name)
+		switch {
+		case before == nil:
+			out = append(out, config.Change{Path: at, New: "given"})
+		case before.Digest != k.Digest:
+			out = append(out, config.Change{Path: at, Old: "a key", New: "another key"})
+		}
+		if before != nil && models(before) != models(k) {
+			out = append(out, config.Change{Path: at + ".models", Old: models(before), New: models(k)})
+		}
+	}
+	for _, k := range old.Keys() {
+		if was[k.Name] != nil {
+			out = append(out, config.Change{Path: path + "[" + strconv.Quote(k.Name) + "]", Old: "given"})
+		}
+	}
+	return out
+}
