@@ -3,6 +3,7 @@ package gateway
 import (
 	"errors"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -11,31 +12,41 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/fleet/keeper"
 )
 
-// absentees are the engines whose last load poll found nobody. When one of them answers again, its breaker need not sit out its
-// cool-down: traffic returns within a poll interval of the engine's health, and still by one request first.
+// absentees are the engines that a load poll or a request found nobody at. When one of them answers a poll again, its breaker need
+// not sit out its cool-down: traffic returns within a poll interval of the engine's health, and still by one request first.
+// An engine that answers polls and breaks requests off is not among them: its cool-down stands.
 type absentees struct {
 	registry *fleet.Registry
 	log      *slog.Logger
-	mu       struct {
-		sync.Mutex
-		gone map[string]bool
+
+	mu   sync.Mutex
+	gone map[string]time.Time // guarded by mu: when they were last missed
+}
+
+// missed takes down that nobody was there.
+func (a *absentees) missed(id string, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.gone[id] = now
+	if v := a.registry.View(); len(a.gone) > v.Len() { // some have left for good
+		maps.DeleteFunc(a.gone, func(id string, _ time.Time) bool { return v.Get(id) == nil })
 	}
 }
 
-// polled takes in one poll. An answer of any kind shows that somebody is there.
+// polled takes in one poll.
 func (a *absentees) polled(p keeper.PollInfo) {
+	if errors.Is(p.Err, ask.ErrUnreachable) {
+		a.missed(p.ID, p.At)
+		return
+	}
 	a.mu.Lock()
-	was := a.mu.gone[p.ID]
-	switch {
-	case !errors.Is(p.Err, ask.ErrUnreachable):
-		delete(a.mu.gone, p.ID)
-	case a.mu.gone == nil:
-		a.mu.gone = map[string]bool{p.ID: true}
-	default:
-		a.mu.gone[p.ID] = true
+	since, was := a.gone[p.ID]
+	back := was && p.Err == nil && p.At.After(since) // an answer to a question from before says nothing
+	if back {
+		delete(a.gone, p.ID)
 	}
 	a.mu.Unlock()
-	if was && p.Err == nil {
+	if back {
 		a.log.Info("the engine answers again", "worker", p.ID)
 		a.registry.Returned(p.ID, time.Now())
 	}

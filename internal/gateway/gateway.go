@@ -70,6 +70,7 @@ type Gateway struct {
 	tracker   *load.Tracker
 	explain   *explain.Log
 	keeper    *keeper.Keeper
+	absent    *absentees
 	transport *http.Transport
 	// engineKeys stand before both ways to engines; asking is the keeper's.
 	engineKeys engineKeys
@@ -162,6 +163,7 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 		transport: newTransport(), asking: keeper.NewClient(), metrics: telemetry.New(),
 		source: o.Source, nudge: make(chan struct{}, 1), files: held, groups: built, seen: seen,
 	}
+	g.absent = &absentees{registry: g.registry, log: o.Log, gone: map[string]time.Time{}}
 	g.cfg.Store(c)
 	g.setLevel(c)
 	g.engineKeys.set(keysByURL(c, held, nil, nil))
@@ -171,6 +173,7 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 	g.server, err = api.New(api.Options{
 		Config:   api.Config{Models: models, Settings: buildSettings(c), Keys: held.keys, AdminKeys: held.adminKeys},
 		Registry: g.registry, Tracker: g.tracker, Engines: g.engineKeys.over(g.transport), Metrics: g.metrics, Explain: g.explain, Log: o.Log, Access: o.Access, Seed: o.Seed,
+		Absent: func(id string) { g.absent.missed(id, time.Now()) },
 	})
 	if err != nil {
 		return nil, err
@@ -199,7 +202,6 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 
 // introduce begins to keep the engines.
 func (g *Gateway) introduce(c *config.Config) (err error) {
-	absent := absentees{registry: g.registry, log: g.log}
 	g.keeper, err = keeper.Start(keeper.Options{
 		Registry: g.registry, Client: g.asking, Targets: buildTargets(&c.Discovery), PollInterval: c.Load.PollInterval, Log: g.log,
 		Events: keeper.Events{Asked: g.silent.asked, Polled: func(p keeper.PollInfo) {
@@ -208,7 +210,7 @@ func (g *Gateway) introduce(c *config.Config) (err error) {
 				outcome = "failed"
 			}
 			g.metrics.LoadPolls.WithLabelValues(p.ID, outcome).Inc()
-			absent.polled(p)
+			g.absent.polled(p)
 		}},
 	})
 	return err

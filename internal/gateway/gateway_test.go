@@ -415,6 +415,31 @@ func TestAllDownAndBack(t *testing.T) {
 	}
 }
 
+// TestQuickRestart: an outage that no load poll has seen does not keep traffic away for a cool-down either.
+func TestQuickRestart(t *testing.T) {
+	engines := startEngines(t, 2, enginehttp.SGLang)
+	g := startGateway(t, oneModel, engines)
+	c := newClient(t)
+	ask := func() int {
+		status, _, err := send(t, c, "POST", g.URL()+"/v1/completions", `{"model":"m","prompt":"hi","max_tokens":2}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return status
+	}
+	for _, e := range engines {
+		if err := e.SetFault(enginehttp.Fault{Kind: enginehttp.FaultRestart, DelayMS: 100}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, func() bool { return ask() == 503 }) // both breakers are open
+	began := time.Now()
+	await(t, func() bool { return ask() == 200 })
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("traffic returned after %v", took)
+	}
+}
+
 // await polls a condition, for at most 20 s.
 func await(t testing.TB, met func() bool) {
 	t.Helper()

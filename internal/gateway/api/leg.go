@@ -52,8 +52,9 @@ type leg struct {
 	ended  bool
 
 	// Written by the transport's goroutines.
-	answered atomic.Bool // a byte of an answer came
-	reused   atomic.Bool // it went over a connection that had been used before
+	connected atomic.Bool // there was a connection
+	answered  atomic.Bool // a byte of an answer came
+	reused    atomic.Bool // it went over a connection that had been used before
 }
 
 // begin takes the accounts and the breaker's claim for one dispatch. It fails when the breaker closed the door meanwhile.
@@ -102,7 +103,7 @@ func (l *leg) send(path string, header http.Header, pieces [][]byte, length int,
 	l.sentAt, l.limit = time.Now(), limit
 	l.clock = time.AfterFunc(limit, func() { l.cancel(causeTimeout) })
 	trace := &httptrace.ClientTrace{
-		GotConn:              func(i httptrace.GotConnInfo) { l.reused.Store(i.Reused) },
+		GotConn:              func(i httptrace.GotConnInfo) { l.connected.Store(true); l.reused.Store(i.Reused) },
 		GotFirstResponseByte: func() { l.answered.Store(true) },
 	}
 	req := (&http.Request{
@@ -137,6 +138,9 @@ func (l *leg) blame(err error) (fleet.Outcome, string, *failure) {
 		// A kept connection that the engine closed says nothing of the engine: it may have been restarted, or its
 		// keep-alive ran out as we wrote. The next attempt may go there again, over a new connection that will tell.
 		return fleet.Cancelled, "error", &failure{answer: errUnreachable, what: "a kept connection was closed: " + err.Error(), again: true}
+	}
+	if !l.connected.Load() && l.s.Absent != nil {
+		l.s.Absent(id)
 	}
 	return fleet.Failure, "error", &failure{answer: errUnreachable, what: "no connection: " + err.Error(), again: true, exclude: id}
 }

@@ -74,6 +74,8 @@ type Options struct {
 	Log     *slog.Logger
 	// Access gets one record for each request; nil: none.
 	Access *slog.Logger
+	// Absent is told of each engine to which no connection could be made; nil: nobody is. It may be called at once, and must not block.
+	Absent func(worker string)
 	// Seed starts the random choices: with the same seed and the same order of arrival, selection repeats.
 	Seed uint64
 }
