@@ -77,8 +77,10 @@ func newPolicy(name string, seed uint64, b *Baselines) policy.Policy {
 	case PrefixAffinity:
 		return &prefixAffinity{sim: b.sim}
 	case PowerOfTwoWork:
+		b.sim.watched = true
 		return &twoByWork{sim: b.sim, seed: seed}
 	default:
+		b.sim.watched = true
 		return &oracle{sim: b.sim}
 	}
 }

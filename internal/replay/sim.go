@@ -31,6 +31,7 @@ type sim struct {
 	gateways []*gateway
 	place    map[string]int // of engines, by their ids
 	live     int            // requests that have not ended
+	watched  bool           // a baseline wants to know what the engines have pending
 
 	current *request // that a policy is asked about
 	actions []engine.Action
@@ -281,7 +282,10 @@ func (e *simEngine) start() error {
 
 // submit gives the engine a request.
 func (e *simEngine) submit(r *request) error {
-	uncached := e.uncached(r)
+	uncached := 0
+	if e.sim.watched {
+		uncached = e.uncached(r)
+	}
 	err := e.core.Submit(e.sim.now, engine.Request{
 		ID: engine.ID(r.number), Blocks: r.Blocks, Length: r.InputTokens, MaxTokens: r.OutputTokens,
 	})
@@ -290,7 +294,9 @@ func (e *simEngine) submit(r *request) error {
 	}
 	e.requests[engine.ID(r.number)] = r
 	r.engine = e
-	e.pending.add(r, uncached)
+	if e.sim.watched {
+		e.pending.add(r, uncached)
+	}
 	e.sim.enqueue(r)
 	e.sim.res.Engines[e.index].Requests++
 	if !e.working {
