@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"bytes"
 	"errors"
 	"io"
 )
@@ -75,8 +76,8 @@ func (b *body) readSome(p []byte) (int, error) {
 func (b *body) readChunks(p []byte) (n int, err error) {
 	for {
 		if b.left == 0 {
-			if n > 0 && b.c.br.Buffered() == 0 {
-				return n, nil // the next chunk's head is still to come
+			if n > 0 && !b.nextIsThere() {
+				return n, nil
 			}
 			if err := b.nextChunk(); err != nil {
 				return n, err
@@ -92,6 +93,22 @@ func (b *body) readChunks(p []byte) (n int, err error) {
 		}
 	}
 }
+
+// nextIsThere tells whether the end of this chunk and the head of another one are in the buffer, so that looking for them would not
+// hold back what has come. The last chunk is left for the next read: a trailer may follow it.
+func (b *body) nextIsThere() bool {
+	there, _ := b.c.br.Peek(b.c.br.Buffered()) // never waits
+	if b.inner {
+		_, rest, found := bytes.Cut(there, newline)
+		if !found {
+			return false
+		}
+		there = rest
+	}
+	return bytes.IndexByte(there, '\n') > 0 && there[0] != '0'
+}
+
+var newline = []byte{'\n'}
 
 // nextChunk reads the end of one chunk and the head of the next. The last chunk is io.EOF.
 func (b *body) nextChunk() error {
