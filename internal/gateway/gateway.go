@@ -19,6 +19,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet/keeper"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
+	"github.com/perigee-llm/perigee/internal/gateway/upstream"
 	"github.com/perigee-llm/perigee/internal/telemetry"
 )
 
@@ -30,12 +31,6 @@ const (
 	keepAlive = 120 * time.Second
 	// maxHeader bounds a request's head, in bytes: eight times what large cookies need.
 	maxHeader = 64 << 10
-	// dialTimeout bounds a connection to an engine: the reference's.
-	dialTimeout = 5 * time.Second
-	// idlePerEngine is how many connections to one engine are kept: the reference's.
-	idlePerEngine = 64
-	// maxEngineHeader bounds the head of an engine's answer, in bytes.
-	maxEngineHeader = 64 << 10
 )
 
 // Options are what a Gateway is made from.
@@ -71,7 +66,7 @@ type Gateway struct {
 	explain   *explain.Log
 	keeper    *keeper.Keeper
 	absent    *absentees
-	transport *http.Transport
+	transport *upstream.Transport
 	// engineKeys stand before both ways to engines; asking is the keeper's.
 	engineKeys engineKeys
 	asking     *http.Client
@@ -160,7 +155,7 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 	g := &Gateway{
 		log: o.Log, level: o.Level, seed: o.Seed, tracker: &load.Tracker{}, explain: explain.NewLog(o.DecisionLog), failed: make(chan error, 2),
 		registry:  fleet.NewRegistry(fleet.BreakerConfig{Threshold: c.Breaker.Threshold, CoolDown: c.Breaker.CoolDown}, c.Load.Freshness),
-		transport: newTransport(), asking: keeper.NewClient(), metrics: telemetry.New(),
+		transport: upstream.New(upstream.Options{}), asking: keeper.NewClient(), metrics: telemetry.New(),
 		source: o.Source, nudge: make(chan struct{}, 1), files: held, groups: built, seen: seen,
 	}
 	g.absent = &absentees{registry: g.registry, log: o.Log, gone: map[string]time.Time{}}
@@ -224,19 +219,6 @@ func (g *Gateway) startWatch(every time.Duration) {
 	var ctx context.Context
 	ctx, g.stopWatch = context.WithCancel(context.Background())
 	g.watching.Go(func() { g.watch(ctx, every) })
-}
-
-// newTransport returns the way to the engines.
-func newTransport() *http.Transport {
-	return &http.Transport{
-		DialContext:            (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext,
-		TLSHandshakeTimeout:    dialTimeout,
-		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
-		MaxIdleConnsPerHost:    idlePerEngine,
-		IdleConnTimeout:        keepAlive,
-		MaxResponseHeaderBytes: maxEngineHeader,
-		DisableCompression:     true, // an answer passes as the engine sent it
-	}
 }
 
 // listen opens the listeners and begins to serve.
@@ -375,6 +357,6 @@ func (g *Gateway) close() {
 	g.handlers.close()
 	g.keeper.Close()
 	g.server.Close()
-	g.transport.CloseIdleConnections()
+	g.transport.Close()
 	g.asking.CloseIdleConnections()
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/keyring"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
 	"github.com/perigee-llm/perigee/internal/gateway/policy"
+	"github.com/perigee-llm/perigee/internal/gateway/upstream"
 	"github.com/perigee-llm/perigee/internal/telemetry"
 )
 
@@ -167,7 +168,7 @@ type rig struct {
 	access  *records
 	logs    *records
 
-	transport *http.Transport
+	transport *upstream.Transport
 	server    *http.Server
 	wg        sync.WaitGroup
 }
@@ -263,7 +264,7 @@ func newRig(t *testing.T, o rigOptions) *rig {
 	if o.Settings != nil {
 		o.Settings(&settings)
 	}
-	r.transport = &http.Transport{DialContext: r.dialEngine, DisableCompression: true, MaxResponseHeaderBytes: 64 << 10, MaxIdleConnsPerHost: 64}
+	r.transport = upstream.New(upstream.Options{Dial: r.dialEngine})
 	r.s, err = New(Options{
 		Config:   Config{Models: models, Settings: settings, Keys: o.Keys},
 		Registry: r.reg, Tracker: r.tracker, Engines: r.transport, Metrics: telemetry.New(),
@@ -331,7 +332,7 @@ func (r *rig) close() {
 	synctest.Wait()
 	r.pass(time.Second) // net/http lets a connection linger for half of that, so that its last answer is read
 	r.s.Close()
-	r.transport.CloseIdleConnections()
+	r.transport.Close()
 	r.wg.Wait()
 	if n := r.s.Active(); n != 0 {
 		r.t.Errorf("%d requests are still under way", n)

@@ -5,15 +5,13 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/http/httptrace"
 	"net/url"
-	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
+	"github.com/perigee-llm/perigee/internal/gateway/upstream"
 )
 
 // failure is an attempt in which no answer to the client began.
@@ -51,10 +49,9 @@ type leg struct {
 	before *leg // of the same request
 	ended  bool
 
-	// Written by the transport's goroutines.
-	connected atomic.Bool // there was a connection
-	answered  atomic.Bool // a byte of an answer came
-	reused    atomic.Bool // it went over a connection that had been used before
+	connected bool // there was a connection
+	answered  bool // a byte of an answer came
+	reused    bool // it went over a connection that had been used before
 }
 
 // begin takes the accounts and the breaker's claim for one dispatch. It fails when the breaker closed the door meanwhile.
@@ -102,22 +99,20 @@ func (l *leg) end(o fleet.Outcome, label string) {
 func (l *leg) send(path string, header http.Header, pieces [][]byte, length int, limit time.Duration) (*http.Response, error) {
 	l.sentAt, l.limit = time.Now(), limit
 	l.clock = time.AfterFunc(limit, func() { l.cancel(causeTimeout) })
-	trace := &httptrace.ClientTrace{
-		GotConn:              func(i httptrace.GotConnInfo) { l.connected.Store(true); l.reused.Store(i.Reused) },
-		GotFirstResponseByte: func() { l.answered.Store(true) },
-	}
 	req := (&http.Request{
 		Method: http.MethodPost, URL: engineURL(l.worker.URL, path), Header: header, ContentLength: int64(length),
-		Body:    newBodyReader(pieces),
-		GetBody: func() (io.ReadCloser, error) { return newBodyReader(pieces), nil },
-	}).WithContext(httptrace.WithClientTrace(l.ctx, trace))
+		Body: newBodyReader(pieces),
+	}).WithContext(l.ctx)
 	resp, err := l.s.Engines.RoundTrip(req)
-	if err == nil && (resp.StatusCode < 200 || resp.StatusCode > 999) { // net/http takes these for answers, and panics on writing one
-		_ = resp.Body.Close()
-		l.answered.Store(true)
-		return nil, errors.New("status " + strconv.Itoa(resp.StatusCode))
+	if err != nil {
+		var e *upstream.Error
+		if errors.As(err, &e) {
+			l.connected, l.answered, l.reused = e.Stage >= upstream.Asking, e.Stage == upstream.Answering, e.Reused
+		}
+		return nil, err
 	}
-	return resp, err
+	l.connected, l.answered = true, true
+	return resp, nil
 }
 
 // blame says what an error before the end of an answer means: for the engine's breaker, for the metrics, and for the client.
@@ -132,14 +127,14 @@ func (l *leg) blame(err error) (fleet.Outcome, string, *failure) {
 		return fleet.Failure, "error", &failure{answer: errTimeout, what: "no answer in time", exclude: id}
 	case l.parent.Err() != nil:
 		return fleet.Cancelled, "cancelled", &failure{answer: errInternal, what: "the client left"}
-	case l.answered.Load():
+	case l.answered:
 		return fleet.Failure, "error", &failure{answer: errBadAnswer, what: "unreadable answer: " + err.Error(), exclude: id}
-	case l.reused.Load():
+	case l.reused:
 		// A kept connection that the engine closed says nothing of the engine: it may have been restarted, or its
 		// keep-alive ran out as we wrote. The next attempt may go there again, over a new connection that will tell.
 		return fleet.Cancelled, "error", &failure{answer: errUnreachable, what: "a kept connection was closed: " + err.Error(), again: true}
 	}
-	if !l.connected.Load() && l.s.Absent != nil {
+	if !l.connected && l.s.Absent != nil {
 		l.s.Absent(id)
 	}
 	return fleet.Failure, "error", &failure{answer: errUnreachable, what: "no connection: " + err.Error(), again: true, exclude: id}
@@ -178,7 +173,12 @@ type bodyReader struct {
 
 func newBodyReader(pieces [][]byte) *bodyReader { return &bodyReader{pieces: pieces} }
 
-// Read implements io.Reader.
+var _ upstream.Pieces = (*bodyReader)(nil)
+
+// Pieces implements upstream.Pieces.
+func (b *bodyReader) Pieces() [][]byte { return b.pieces }
+
+// Read implements io.Reader, for transports that know no pieces.
 func (b *bodyReader) Read(p []byte) (int, error) {
 	n := 0
 	for n < len(p) && len(b.pieces) > 0 {

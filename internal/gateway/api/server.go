@@ -67,7 +67,8 @@ type Options struct {
 	Config   Config
 	Registry *fleet.Registry
 	Tracker  *load.Tracker
-	// Engines sends requests to engines. The server does not close it.
+	// Engines sends requests to engines; what it fails with before an answer is an *upstream.Error, any other error counts as
+	// one without a connection. The server does not close it.
 	Engines http.RoundTripper
 	Metrics *telemetry.Metrics
 	Explain *explain.Log

@@ -72,12 +72,20 @@ func New(o Options) *Transport {
 }
 
 // Close closes the idle connections and those that become idle from now on, and joins the goroutine. Requests under way go on.
+// Closing again does nothing.
 func (t *Transport) Close() {
 	t.stop()
 	t.wg.Wait()
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.mu.closed = true
+	t.mu.Unlock()
+	t.CloseIdleConnections()
+}
+
+// CloseIdleConnections closes the connections that are idle now.
+func (t *Transport) CloseIdleConnections() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for _, list := range t.mu.idle {
 		for _, c := range list {
 			_ = c.Close()
