@@ -130,6 +130,7 @@ func (c *call) pairInTurn(pl, dl *leg) *failure {
 	patch.Set(body.Stream, []byte("false"))
 	patch.Remove(body.StreamOptions)
 	patch.Set(body.MaxTokens, []byte("1"))
+	patch.Remove(body.MinTokens) // more than one would contradict it
 	if c.facts.Has(body.MaxCompletionTokens) {
 		patch.Set(body.MaxCompletionTokens, []byte("1"))
 	}

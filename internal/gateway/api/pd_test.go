@@ -200,6 +200,11 @@ func TestPairInTurn(t *testing.T) {
 			`{"model":"m","messages":[],"max_completion_tokens":1,"kv_transfer_params":WANT,"stream":false,"max_tokens":1}`,
 			`{"model":"m","messages":[],"max_completion_tokens":9,"kv_transfer_params":GOT}`,
 		},
+		{
+			"least tokens", `{"model":"m","messages":[],"min_tokens":5,"max_tokens":9}`,
+			`{"model":"m","messages":[],"max_tokens":1,"kv_transfer_params":WANT,"stream":false}`,
+			`{"model":"m","messages":[],"min_tokens":5,"max_tokens":9,"kv_transfer_params":GOT}`,
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, rigOptions{Specs: pair(fleet.VLLM), Settings: allowAll}, func(t *testing.T, r *rig) {

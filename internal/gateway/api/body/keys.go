@@ -18,6 +18,7 @@ const (
 	StreamOptions
 	MaxTokens
 	MaxCompletionTokens
+	MinTokens
 	BestOf
 	Messages
 	Prompt
@@ -53,7 +54,7 @@ const (
 
 var keyNames = [numKeys]string{
 	Model: "model", Stream: "stream", StreamOptions: "stream_options", MaxTokens: "max_tokens",
-	MaxCompletionTokens: "max_completion_tokens", BestOf: "best_of", Messages: "messages", Prompt: "prompt",
+	MaxCompletionTokens: "max_completion_tokens", MinTokens: "min_tokens", BestOf: "best_of", Messages: "messages", Prompt: "prompt",
 	PromptEmbeds: "prompt_embeds",
 	Temperature:  "temperature", TopP: "top_p", TopK: "top_k", MinP: "min_p", RepetitionPenalty: "repetition_penalty",
 	FrequencyPenalty: "frequency_penalty", PresencePenalty: "presence_penalty", N: "n",
@@ -156,6 +157,8 @@ func known(name []byte) (Key, bool) {
 		return MaxTokens, true
 	case "max_completion_tokens":
 		return MaxCompletionTokens, true
+	case "min_tokens":
+		return MinTokens, true
 	case "best_of":
 		return BestOf, true
 	case "messages":
