@@ -145,7 +145,7 @@ func randomArrivals(rng *rand.Rand, n int) []Arrival {
 // looks), engines that have requests work, nobody is faster than the model, and the sums are those of the events.
 func TestRandomRuns(t *testing.T) {
 	rng := script.Rand(t)
-	for range 300 {
+	for range 150 {
 		name := Names()[rng.IntN(len(Names()))]
 		c, err := ByName(name)
 		if err != nil {

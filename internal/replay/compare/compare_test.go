@@ -41,6 +41,25 @@ func contenders(t testing.TB, names ...string) (out []replay.Contender) {
 	return out
 }
 
+// wholeTrace reads the embedded trace once for all tests.
+var wholeTrace = sync.OnceValues(func() ([]trace.Request, error) { return trace.Collect(trace.Synthetic()) })
+
+// requests yields the embedded trace up to a time.
+func requests(t testing.TB, to time.Duration) iter.Seq2[trace.Request, error] {
+	t.Helper()
+	all, err := wholeTrace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return trace.Slice(func(yield func(trace.Request, error) bool) {
+		for _, r := range all {
+			if !yield(r, nil) {
+				return
+			}
+		}
+	}, 0, to)
+}
+
 func mustRun(t testing.TB, j Job) *Report {
 	t.Helper()
 	r, err := Run(context.Background(), j)
@@ -62,13 +81,13 @@ func TestReference(t *testing.T) {
 		meanTo, p99To, hitDiff float64 // how far ours may be off: shares, and a difference
 	}{
 		{"round_robin", 1, 4.99, 29.5, 0.146, 0.02, 0.02, 0.005},
-		{replay.PowerOfTwoWork, 10, 2.61, 9.8, 0.139, 0.10, 0.20, 0.01},
+		{replay.PowerOfTwoWork, 4, 2.61, 9.8, 0.139, 0.10, 0.20, 0.01},
 		{replay.Oracle, 1, 0.80, 5.9, 0.575, 0.05, 0.05, 0.02},
-		{replay.PrefixAffinity, 10, 1.49, 10.0, 0.599, 0.25, 0.35, 0.01},
+		{replay.PrefixAffinity, 3, 1.49, 10.0, 0.599, 0.25, 0.35, 0.01},
 	} {
 		mean, p99, hit := 0.0, 0.0, 0.0
 		for seed := range c.seeds {
-			r := mustRun(t, Job{Trace: trace.Synthetic(), Options: referenceOptions(uint64(seed)), Contenders: contenders(t, c.name)})
+			r := mustRun(t, Job{Trace: requests(t, time.Hour), Options: referenceOptions(uint64(seed)), Contenders: contenders(t, c.name)})
 			x := &r.Runs[0]
 			mean, p99, hit = mean+*x.TTFT.Mean, p99+*x.TTFT.P99, hit+*x.BlockHitRate
 		}
@@ -86,10 +105,7 @@ func TestOracleIsTheCeiling(t *testing.T) {
 	full := replay.Options{Seed: 3, Rate: 0.9}
 	stale := replay.Options{Seed: 3, Gateways: 4, EventDelay: 2 * time.Second, EventLoss: 0.2}
 	for name, o := range map[string]replay.Options{"prefill only": referenceOptions(3), "full": full, "stale": stale} {
-		part := trace.Slice(trace.Synthetic(), 0, 400*time.Second)
-		if o.PrefillOnly {
-			part = trace.Synthetic()
-		}
+		part := requests(t, 200*time.Second)
 		r := mustRun(t, Job{Trace: part, Options: o, Contenders: contenders(t, replay.Names()...)})
 		oracle := r.Runs[len(r.Runs)-1]
 		for _, x := range r.Runs[:len(r.Runs)-1] {
@@ -114,11 +130,12 @@ func everything(t testing.TB, j Job) []byte {
 // TestSameBytes: neither the number of processors, nor the order in which runs end, nor that of maps shows in the output.
 func TestSameBytes(t *testing.T) {
 	j := Job{
-		Trace: trace.Slice(trace.Synthetic(), 0, 100*time.Second), TraceName: "slice", Contenders: contenders(t, replay.Names()...),
+		Trace: requests(t, 40*time.Second), TraceName: "slice",
+		Contenders: contenders(t, "round_robin", "load_based", "power_of_two", replay.PrefixAffinity, replay.PowerOfTwoWork, replay.Oracle),
 		Options: replay.Options{
 			Seed: 7, Gateways: 3, Spread: replay.SpreadHash, EventDelay: 300 * time.Millisecond, EventLoss: 0.1,
 			// Many requests are orphans at once here, which a map holds.
-			Outages: []replay.Outage{{Engine: 2, At: 40 * time.Second, For: 30 * time.Second}, {Engine: 5, At: 60 * time.Second}},
+			Outages: []replay.Outage{{Engine: 2, At: 15 * time.Second, For: 10 * time.Second}, {Engine: 5, At: 25 * time.Second}},
 		},
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
@@ -148,7 +165,7 @@ func TestSameBytes(t *testing.T) {
 func synthetic(n int) iter.Seq2[trace.Request, error] {
 	return func(yield func(trace.Request, error) bool) {
 		for i := range n {
-			r := trace.Request{Arrival: time.Duration(i) * 500 * time.Millisecond, InputTokens: 4096 + 512*(i%7), OutputTokens: 1 + i%8}
+			r := trace.Request{Arrival: time.Duration(i) * 500 * time.Millisecond, InputTokens: 1024 + 512*(i%7), OutputTokens: 1 + i%3}
 			for b := range (r.InputTokens + 511) / 512 {
 				r.Blocks = append(r.Blocks, uint64(i/7)<<16+uint64(b))
 			}
@@ -177,7 +194,7 @@ func liveHeap(t *testing.T, n int) uint64 {
 			}
 		}
 	}
-	r := mustRun(t, Job{Trace: seq, Options: replay.Options{Engines: 4}, Contenders: contenders(t, "load_based")})
+	r := mustRun(t, Job{Trace: seq, Options: replay.Options{Engines: 2}, Contenders: contenders(t, "load_based")})
 	if r.Runs[0].Completed != n {
 		t.Fatalf("%d of %d completed", r.Runs[0].Completed, n)
 	}
@@ -195,7 +212,7 @@ func TestMemoryDoesNotGrow(t *testing.T) {
 
 func TestReportForms(t *testing.T) {
 	j := Job{
-		Trace: trace.Slice(trace.Synthetic(), 0, 60*time.Second), TraceName: "a <b> & c", Contenders: contenders(t, replay.Names()...),
+		Trace: requests(t, 60*time.Second), TraceName: "a <b> & c", Contenders: contenders(t, replay.Names()...),
 		Options: replay.Options{Seed: 1, Outages: []replay.Outage{{Engine: 1, At: time.Second, For: 2 * time.Second}}},
 	}
 	j.Contenders[0].Name = "round <robin>"
