@@ -135,7 +135,9 @@ func (m *matcher) split(dst []uint32, s string, text func(dst []uint32, part str
 		if from < start {
 			dst = text(dst, s[from:start])
 		}
-		dst = append(dst, tok.id)
+		if start < end { // else another token has stripped all of it
+			dst = append(dst, tok.id)
+		}
 		from = end
 	}
 	if from < len(s) {

@@ -1,8 +1,6 @@
 package bpe
 
-import (
-	"strconv"
-)
+import "strconv"
 
 // addedTokens reads the added tokens and gives them the ids that the reference implementation gives them; a file whose
 // own numbers differ is refused, for readers of the file would disagree.
@@ -23,6 +21,7 @@ func (l *loader) addedTokens() error {
 		return &UnsupportedError{Part: "added_tokens", Why: "more than " + strconv.Itoa(maxAdded)}
 	}
 	next := uint32(t.model.vocab.count + len(t.odd)) // the id of the next token that the vocabulary lacks
+	bytes := 0
 	for i, v := range list {
 		part := "added_tokens[" + strconv.Itoa(i) + "]"
 		o, err := asObject(v, part)
@@ -35,6 +34,9 @@ func (l *loader) addedTokens() error {
 		}
 		if err := o.done(); err != nil {
 			return err
+		}
+		if bytes += len(tok.content); bytes > maxAddedBytes {
+			return &UnsupportedError{Part: part + ".content", Why: "more than " + strconv.Itoa(maxAddedBytes) + " bytes of added tokens"}
 		}
 		if tok.content == "" {
 			return &UnsupportedError{Part: part + ".content", Why: "a token without characters"}

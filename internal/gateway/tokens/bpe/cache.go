@@ -67,6 +67,8 @@ func NewCache(limit int) *Cache {
 	return c
 }
 
+func (c *Cache) hash(text string) uint64 { return maphash.String(c.seed, text) }
+
 // Bytes returns how much memory the stretches take. It never exceeds the limit.
 func (c *Cache) Bytes() int {
 	n := 0
@@ -137,7 +139,7 @@ func (t *Tokenizer) encodeCached(dst []uint32, text string, s *scratch, c *Cache
 			break
 		}
 		part := text[:n]
-		key := chunkKey{t, maphash.String(c.seed, part)}
+		key := chunkKey{t, c.hash(part)}
 		var known bool
 		if dst, known = c.get(dst, key, part); !known {
 			from := len(dst)

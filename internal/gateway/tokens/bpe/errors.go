@@ -1,5 +1,7 @@
 package bpe
 
+import "strconv"
+
 // An UnsupportedError says that a tokenizer.json is well formed and asks for something that this package does not do as
 // the reference implementation does it. The file cannot be used; ignoring the part would give other ids without a sign.
 type UnsupportedError struct {
@@ -23,4 +25,13 @@ func (e *FormatError) Error() string {
 		return "tokenizer.json: " + e.Problem
 	}
 	return "tokenizer.json: " + e.Part + ": " + e.Problem
+}
+
+// quote is for what came from the file: it may be of any length.
+func quote(s string) string {
+	const most = 80
+	if len(s) > most {
+		return strconv.Quote(s[:most]) + "..."
+	}
+	return strconv.Quote(s)
 }

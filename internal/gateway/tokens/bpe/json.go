@@ -12,10 +12,14 @@ import (
 //
 // The text must be valid UTF-8. Positions in errors are byte offsets.
 type cursor struct {
-	b   []byte
-	i   int
-	buf []byte // the last string that held escapes
+	b      []byte
+	i      int
+	buf    []byte // the last string that held escapes
+	values int    // how many values tree has read
 }
+
+// maxValues bounds what tree builds, at up to 100 bytes a value; Gemma's 6,415 added tokens are 51,000 values.
+const maxValues = 1 << 20
 
 // maxDepth is more than twice the nesting of any real file, and small enough for the stack.
 const maxDepth = 32
@@ -278,13 +282,16 @@ func (c *cursor) tree(path string, depth int) (any, error) {
 	if depth > maxDepth {
 		return nil, c.fail("nested too deeply")
 	}
+	if c.values++; c.values > maxValues {
+		return nil, c.fail("too many values")
+	}
 	switch c.peek() {
 	case '{':
 		o := &fields{path: path, vals: map[string]any{}}
 		return o, c.object(func(key []byte) error {
 			k := string(key)
 			if _, twice := o.vals[k]; twice {
-				return c.fail("a second " + strconv.Quote(k) + " in " + path)
+				return c.fail("a second " + quote(k) + " in " + path)
 			}
 			v, err := c.tree(join(path, k), depth+1)
 			o.keys, o.vals[k] = append(o.keys, k), v

@@ -16,8 +16,12 @@ const MaxFileBytes = 64 << 20
 // maxMerges is what the 24 bits of a rank hold; the largest vocabulary in use has 514,906 merges.
 const maxMerges = noRank
 
-// maxAdded bounds added tokens; Gemma has 6,415. Their contents together are bounded by the file's size.
-const maxAdded = 1 << 16
+// maxAdded and maxAddedBytes bound added tokens, and their text together; Gemma has 6,415 of 81,000 bytes. The trie that
+// finds them takes 16 bytes for each.
+const (
+	maxAdded      = 1 << 16
+	maxAddedBytes = 4 << 20
+)
 
 // Open is Parse of the file at path.
 func Open(path string) (*Tokenizer, error) {
@@ -137,7 +141,7 @@ func (l *loader) modelParts(c *cursor) error {
 func (l *loader) modelSettings() error {
 	f, m := l.model, l.t.model
 	if typ := f.text("type"); f.err == nil && typ != "BPE" {
-		f.unsupported("type", strconv.Quote(typ)+"; only BPE is")
+		f.unsupported("type", quote(typ)+"; only BPE is")
 	}
 	if v, _ := f.take("dropout"); v != nil && v != number("0.0") && v != number("0") {
 		f.unsupported("dropout", "merges left out at random")
@@ -201,7 +205,7 @@ func (l *loader) vocabulary() error {
 		}
 		v.spans[e.id] = e.at
 		if _, twice := t.odd[name]; e.odd && twice || !e.odd && !v.add(e.id, e.at) {
-			return &FormatError{Part: "model.vocab", Problem: "token " + strconv.Quote(name) + " appears twice"}
+			return &FormatError{Part: "model.vocab", Problem: "token " + quote(name) + " appears twice"}
 		}
 		if e.odd {
 			t.odd[name] = e.id
@@ -216,7 +220,7 @@ func (l *loader) unknownToken() error {
 	if name != "" {
 		id, ok := l.t.modelID(name)
 		if !ok {
-			l.model.bad("unk_token", "the vocabulary lacks "+strconv.Quote(name))
+			l.model.bad("unk_token", "the vocabulary lacks "+quote(name))
 		}
 		m.hasUnknown, m.unknown = true, id
 	}
@@ -295,7 +299,7 @@ func (l *loader) merge(table *mergeTable, i int, pair []byte, cut int) error {
 	right, ok2 := l.t.mergeID(pair[cut:])
 	made, ok3 := l.t.mergeID(pair)
 	if !ok1 || !ok2 || !ok3 || cut == 0 || cut == len(pair) {
-		return &FormatError{Part: mergePart(i), Problem: "the vocabulary lacks the left, the right or the merged token of " + strconv.Quote(string(pair[:cut])+" "+string(pair[cut:]))}
+		return &FormatError{Part: mergePart(i), Problem: "the vocabulary lacks the left, the right or the merged token of " + quote(string(pair[:cut])+" "+string(pair[cut:]))}
 	}
 	table.add(left, right, made)
 	return nil

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// A normStep is one normalizer: NFC, or the replacement of a string.
+// A normStep is one normalizer: NFC, or the replacement of a string, of which there is one at most.
 type normStep struct {
 	nfc      bool
 	from, to string
@@ -20,10 +20,9 @@ func normalize(steps []normStep, s string, sc *scratch) string {
 		switch {
 		case st.nfc:
 			if !isNFC(s) {
-				s = string(appendNFC(nil, s, sc))
+				sc.nfc = appendNFC(sc.nfc[:0], s, sc)
+				s = view(sc.nfc)
 			}
-		case len(steps) > 1:
-			s = strings.ReplaceAll(s, st.from, st.to)
 		case strings.Contains(s, st.from):
 			sc.norm = appendReplaced(sc.norm[:0], s, st.from, st.to)
 			s = view(sc.norm)

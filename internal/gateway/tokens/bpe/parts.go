@@ -37,7 +37,7 @@ func steps(o *fields, key string, f func(typ string, o *fields)) error {
 
 // unknownType is the answer to a part of a type that is not implemented. The rest of its settings is of no interest.
 func unknownType(o *fields, typ string) {
-	o.unsupported("type", strconv.Quote(typ))
+	o.unsupported("type", quote(typ))
 	o.keys = nil
 }
 
@@ -56,15 +56,31 @@ func (l *loader) normalizer() error {
 		case typ == "NFC":
 			l.t.norm = append(l.t.norm, normStep{nfc: true})
 		case typ == "Replace":
-			st := normStep{from: pattern(o, "String"), to: o.text("content")}
-			if o.err == nil && st.from == "" {
-				o.unsupported("pattern", "an empty one")
+			st := normStep{}
+			st.from, st.to = replacement(o)
+			if slices.ContainsFunc(l.t.norm, func(st normStep) bool { return !st.nfc }) {
+				o.unsupported("type", "a second replacement")
 			}
 			l.t.norm = append(l.t.norm, st)
 		default:
 			unknownType(o, typ)
 		}
 	})
+}
+
+// maxReplacement bounds what a replacement makes of a byte, and with it how much longer than itself a text can get. The
+// one in use, of a space by ▁, has three bytes.
+const maxReplacement = 16
+
+func replacement(o *fields) (from, to string) {
+	from, to = pattern(o, "String"), o.text("content")
+	if o.err == nil && from == "" {
+		o.unsupported("pattern", "an empty one")
+	}
+	if len(to) > maxReplacement {
+		o.unsupported("content", "more than "+strconv.Itoa(maxReplacement)+" bytes")
+	}
+	return from, to
 }
 
 // pattern reads {"String": "..."} or {"Regex": "..."}, whichever is wanted.
@@ -124,7 +140,7 @@ func (l *loader) preTokenizer() error {
 			return nil
 		}
 	}
-	return &UnsupportedError{Part: at[0], Why: "an unknown pattern or sequence of patterns, " + strconv.Quote(patterns[0])}
+	return &UnsupportedError{Part: at[0], Why: "an unknown pattern or sequence of patterns, " + quote(patterns[0])}
 }
 
 func (l *loader) byteLevel(o *fields, first bool) {
@@ -158,7 +174,7 @@ func (l *loader) split(o *fields) string {
 		return ""
 	}
 	if behavior != "Isolated" {
-		o.unsupported("behavior", strconv.Quote(behavior))
+		o.unsupported("behavior", quote(behavior))
 	}
 	return pattern(o, "Regex")
 }
@@ -279,9 +295,10 @@ func (l *loader) decoder() error {
 		case "Fuse":
 			st.kind = decodeFuse
 		case "Replace":
-			st = decodeStep{kind: decodeReplace, from: pattern(o, "String"), to: o.text("content")}
-			if o.err == nil && st.from == "" {
-				o.unsupported("pattern", "an empty one")
+			st.kind = decodeReplace
+			st.from, st.to = replacement(o)
+			if slices.ContainsFunc(l.t.decoder, func(st decodeStep) bool { return st.kind == decodeReplace }) {
+				o.unsupported("type", "a second replacement")
 			}
 		case "Strip":
 			st = decodeStep{kind: decodeStrip, from: o.text("content"), stripLeft: o.count("start"), stripRight: o.count("stop")}

@@ -9,7 +9,9 @@ type scratch struct {
 	links []link
 	heap  heap
 	own   []uint32 // the answer of a question that a word asks about itself
-	norm  []byte   // the normalized text
+	norm  []byte   // the text after a replacement
+	nfc   []byte   // the text in normal form
+	piece int      // see splitter
 	fold  []rune   // one run of combining characters
 	run   []byte   // the same, short and composed
 	words *wordCache
@@ -28,8 +30,8 @@ func (s *scratch) trim() {
 	if cap(s.syms) > keepSymbols || cap(s.own) > keepSymbols || cap(s.fold) > keepSymbols {
 		s.syms, s.ranks, s.links, s.heap, s.own, s.fold = nil, nil, nil, nil, nil, nil
 	}
-	if cap(s.norm) > keepNorm {
-		s.norm = nil
+	if cap(s.norm) > keepNorm || cap(s.nfc) > keepNorm {
+		s.norm, s.nfc = nil, nil
 	}
 }
 

@@ -1,0 +1,127 @@
+package bpe
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// mixed joins random pieces of the golden texts, which hold all that is hard.
+func mixed(g *rand.Rand, all []string, bytes int) string {
+	var b strings.Builder
+	for b.Len() < bytes {
+		s := all[g.IntN(len(all))]
+		b.WriteString(s[:min(len(s), 300)])
+		b.WriteString([]string{"", " ", "\n", "a", "é", "the b"}[g.IntN(6)])
+	}
+	return strings.ToValidUTF8(b.String(), "")
+}
+
+// TestCuts is the proof of cutRule: at each place where a text may be cut, the ids of both sides are those of the whole.
+func TestCuts(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	all := texts(t)
+	all = append(all, "a(b", "zz)", "x\n\n<|end|>x", "é <l> é", "word <w>.", "b</c>", "क़.", "e\u0301.", "word wlr, the the nrm.", "lrn lrn", "éé e\u0301x, e\u0301y")
+	for _, name := range tinyNames(t) {
+		tok := tiny(t, name)
+		g := rand.New(rand.NewPCG(seed, 1))
+		cuts := 0
+		for range 60 {
+			text := mixed(g, all, 200+g.IntN(400))
+			whole := tok.Encode(nil, text, Options{})
+			for at := 1; at < len(text); at++ {
+				if at = tok.cuts.find(tok, text, at, len(text)); at == 0 {
+					break
+				}
+				cuts++
+				got := tok.Encode(tok.Encode(nil, text[:at], Options{}), text[at:], Options{})
+				if !slices.Equal(got, whole) {
+					t.Fatalf("seed %d, %s: cut before %q, after %q: %v, want %v", seed, name, text[at:], text[:at], got, whole)
+				}
+			}
+		}
+		// Some kinds are one word from start to end, or are too odd for the rule.
+		if none := slices.Contains([]string{"oneword", "unknownfused", "gemmanormalized", "gemmapart", "gemmaunk", "gemmadrop", "gemmaignore"}, name); none != (cuts == 0) {
+			t.Errorf("%s: %d places to cut", name, cuts)
+		}
+	}
+}
+
+// TestCacheIsExact grows conversations, several at once over one cache that is too small for them.
+func TestCacheIsExact(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	all := texts(t)
+	const limit = 256 << 10
+	c := NewCache(limit)
+	var wg sync.WaitGroup
+	for k, name := range []string{"llama3", "qwen3", "gemma", "added", "llama3", "gemmanormalized"} {
+		tok := tiny(t, name)
+		wg.Go(func() {
+			g := rand.New(rand.NewPCG(seed, uint64(k/4)))
+			text := ""
+			for range 30 {
+				text += mixed(g, all, 1+g.IntN(4000))
+				want := tok.Encode(nil, text, Options{AddSpecial: true})
+				if got := tok.Encode(nil, text, Options{AddSpecial: true, Cache: c}); !slices.Equal(got, want) {
+					t.Errorf("seed %d, %s: ids differ in a text of %d bytes", seed, name, len(text))
+					return
+				}
+				if n := c.Bytes(); n > limit {
+					t.Errorf("%d bytes in a cache of %d", n, limit)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if c.Bytes() < limit/2 {
+		t.Errorf("%d bytes in the cache: the test did not fill it", c.Bytes())
+	}
+}
+
+// TestCacheSavesWork: of a prefix that was encoded before, at most a tenth is encoded again; here that is counted, the
+// benchmark takes the time.
+func TestCacheSavesWork(t *testing.T) {
+	tok := tiny(t, "llama3")
+	text := string(unzip(t, "prose.txt.gz"))[:32<<10] // of about 8,192 tokens in a real vocabulary
+	c := NewCache(1 << 20)
+	tok.Encode(nil, text, Options{Cache: c})
+	stored := c.Bytes()
+	s := tok.pool.get()
+	_, rest := tok.encodeCached(nil, text+" And one more turn.", s, c)
+	if len(rest) > len(text)/10 {
+		t.Errorf("%d bytes of %d are encoded again", len(rest), len(text))
+	}
+	if c.Bytes() != stored {
+		t.Error("a stretch was not found again")
+	}
+}
+
+func TestCacheEvictsTheOldest(t *testing.T) {
+	tok := tiny(t, "llama3")
+	c := NewCache(cacheShards * 8 << 10)
+	text := string(unzip(t, "prose.txt.gz"))
+	first := text[:1<<12]
+	tok.Encode(nil, first, Options{Cache: c})
+	for from := 1 << 12; from+1<<12 < len(text); from += 1 << 12 {
+		tok.Encode(nil, text[from:from+1<<12], Options{Cache: c})
+		tok.Encode(nil, first, Options{Cache: c}) // in use all the time
+	}
+	n := tok.cuts.find(tok, first, chunkBytes, len(first))
+	key := chunkKey{tok, c.hash(first[:n])}
+	if _, known := c.get(nil, key, first[:n]); !known {
+		t.Error("a stretch in use was evicted")
+	}
+	n = tok.cuts.find(tok, text[1<<12:], chunkBytes, 1<<12)
+	old := text[1<<12:][:n]
+	if _, known := c.get(nil, chunkKey{tok, c.hash(old)}, old); known {
+		t.Error("an old stretch outlived 40 times as much text as the cache holds")
+	}
+	if _, known := c.get(nil, key, "another text of the same hash"); known {
+		t.Error("a stretch was found by its hash alone")
+	}
+}
