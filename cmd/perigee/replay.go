@@ -141,7 +141,13 @@ func (c *replayCmd) job() (compare.Job, error) {
 		if err != nil {
 			return compare.Job{}, err
 		}
+		if slices.ContainsFunc(job.Contenders, func(y replay.Contender) bool { return y.Name == x.Name }) {
+			x.Name = file
+		}
 		job.Contenders = append(job.Contenders, x)
+	}
+	if info, err := os.Stat(c.Trace); err == nil && !info.Mode().IsRegular() && len(job.Contenders) > 1 {
+		return compare.Job{}, fmt.Errorf("trace: %s is no regular file, and it is read once for each policy; write it to a file, or choose one policy", c.Trace)
 	}
 	for _, x := range job.Contenders {
 		// What a configuration's own number of engines makes wrong is found here, not in the middle of the runs.

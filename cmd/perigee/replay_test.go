@@ -118,6 +118,7 @@ discovery: {static: {workers: [{url: "http://127.0.0.1:1", role: prefill}, {url:
 		{"do not divide", []string{"--block-size", "100"}},
 		{"trace line 3: ", []string{"--trace", broken}},
 		{"no such file", []string{"--trace", broken + "x"}},
+		{"is no regular file", []string{"--trace", os.DevNull}},
 		{"no request", []string{"--trace", writeFile(t, "empty.jsonl", "")}},
 		{"no such file", []string{"--config", broken + "x"}},
 		{"no model", []string{"--config", writeFile(t, "a.yaml", replayConfig), "--model", "x"}},

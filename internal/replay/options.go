@@ -154,7 +154,7 @@ func (o *Options) Validate() error {
 	}
 	say(o.Engines >= 1 && o.Engines <= maxEngines, "engines: choose 1 to "+strconv.Itoa(maxEngines))
 	say(o.Gateways >= 1 && o.Gateways <= maxGateways, "gateways: choose 1 to "+strconv.Itoa(maxGateways))
-	say(o.Rate > 0 && o.Rate <= 1e6, "rate: choose a number above 0, and at most a million")
+	say(o.Rate >= 0.01 && o.Rate <= 1e6, "rate: choose 0.01 to a million") // below it a year of trace is beyond what a Duration holds
 	say(o.ReportEvery >= time.Millisecond, "report interval: choose 1ms or more")
 	say(o.EventDelay >= 0 && o.EventDelay <= time.Hour, "event delay: choose 0 to 1h")
 	say(o.EventLoss >= 0 && o.EventLoss <= 1, "event loss: choose 0 to 1")

@@ -52,7 +52,8 @@ func (r Rejections) Total() int { return r.NoBucket + r.NoEngine + r.QueueFull +
 // EngineResult is one engine's part.
 type EngineResult struct {
 	ID string
-	// Requests were accepted by the engine, PrefillTokens computed, Busy is the time during which it had work.
+	// Requests were accepted by the engine, PrefillTokens were not in its cache when it admitted them, Busy is the time during
+	// which it had work.
 	Requests      int
 	PrefillTokens int64
 	Busy          time.Duration

@@ -270,14 +270,19 @@ func TestErrors(t *testing.T) {
 	if _, err := Run(context.Background(), Job{Trace: synthetic(0), Contenders: contenders(t, "random", "oracle")}); !errors.Is(err, ErrNoRequests) {
 		t.Errorf("an empty trace: %v", err)
 	}
+	once := trace.Read(strings.NewReader(strings.Repeat(`{"time":0,"input_tokens":5,"output_tokens":2}`+"\n", 5)))
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // two would read it at the same time
+	if _, err := Run(context.Background(), Job{Trace: once, Contenders: contenders(t, "random", "oracle")}); !errors.Is(err, ErrNotRepeatable) {
+		t.Errorf("a trace that can be read once: %v", err)
+	}
 	var size *BlockSizeError
 	o := replay.Options{Engine: engine.Config{BlockSize: 100}}
 	if _, err := Run(context.Background(), Job{Trace: synthetic(9), Options: o, Contenders: contenders(t, "random")}); !errors.As(err, &size) {
 		t.Errorf("blocks that do not fit: %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	var once sync.Once
-	_, err := Run(ctx, Job{Trace: synthetic(1 << 30), Contenders: contenders(t, "random", "oracle"), Progress: func(int, Progress) { once.Do(cancel) }})
+	var first sync.Once
+	_, err := Run(ctx, Job{Trace: synthetic(1 << 30), Contenders: contenders(t, "random", "oracle"), Progress: func(int, Progress) { first.Do(cancel) }})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("interrupted: %v", err)
 	}

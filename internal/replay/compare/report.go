@@ -83,6 +83,8 @@ type EngineShare struct {
 	ID          string  `json:"id"`
 	Requests    int     `json:"requests"`
 	BusySeconds float64 `json:"busy_seconds"`
+	// PrefillTokens are the prompt tokens that it had to compute when it admitted its requests.
+	PrefillTokens int64 `json:"prefill_tokens"`
 }
 
 // Times sums up a distribution. Quantiles are nearest-rank, and at most a thousandth too high.
@@ -127,7 +129,7 @@ func newRow(name string, x *replay.Result) Row {
 	r.Rejected.NoBucket, r.Rejected.NoEngine = x.Rejected.NoBucket, x.Rejected.NoEngine
 	r.Rejected.QueueFull, r.Rejected.TooLong = x.Rejected.QueueFull, x.Rejected.TooLong
 	for _, e := range x.Engines {
-		r.PerEngine = append(r.PerEngine, EngineShare{e.ID, e.Requests, e.Busy.Seconds()})
+		r.PerEngine = append(r.PerEngine, EngineShare{e.ID, e.Requests, e.Busy.Seconds(), e.PrefillTokens})
 	}
 	return r
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,6 +41,9 @@ type Job struct {
 // ErrNoRequests: the trace has no request, or none of the model.
 var ErrNoRequests = errors.New("the trace has no request to replay")
 
+// ErrNotRepeatable: the trace was not the same each time it was read.
+var ErrNotRepeatable = errors.New("the trace was not the same for every contender: it must be one that can be read again and again, such as a file that nobody writes to")
+
 // Run runs every contender, as many at once as there are processors, and reports on them in their order. All goroutines that it
 // starts have ended when it returns. The error is the first contender's that failed; the others are then stopped.
 func Run(ctx context.Context, j Job) (*Report, error) {
@@ -61,8 +65,13 @@ func Run(ctx context.Context, j Job) (*Report, error) {
 	if i, err := firstError(errs); err != nil {
 		return nil, fmt.Errorf("%s: %w", j.Contenders[i].Name, err)
 	}
-	if len(results) == 0 || results[0].Requests == 0 {
+	if !slices.ContainsFunc(results, func(r *replay.Result) bool { return r.Requests > 0 }) {
 		return nil, ErrNoRequests
+	}
+	for _, r := range results {
+		if r.Requests != results[0].Requests {
+			return nil, ErrNotRepeatable
+		}
 	}
 	return newReport(&j, results), nil
 }

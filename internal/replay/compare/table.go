@@ -44,14 +44,14 @@ func (r *Row) rejected() int {
 func (r *Report) Text() string {
 	var b strings.Builder
 	c := &r.Conditions
-	fmt.Fprintf(&b, "%s: %s, at %g times its rate; engines with %s KV blocks of %d tokens, prefill %s tokens/s",
-		c.Trace, plural(c.Requests, "request"), c.Rate, grouped(c.KVBlocks), c.BlockSize, grouped(int(c.PrefillRate)))
+	fmt.Fprintf(&b, "%s: %s, at %g times its rate; %s engines with %s KV blocks of %d tokens, prefill %s tokens/s",
+		c.Trace, plural(c.Requests, "request"), c.Rate, r.distinct(func(x *Row) float64 { return float64(x.Engines) }), grouped(c.KVBlocks), c.BlockSize, grouped(int(c.PrefillRate)))
 	if c.PrefillOnly {
 		b.WriteString(", one prompt at a time and no more than its first token")
 	}
 	fmt.Fprintf(&b, "\n%s, seed %d, load reports: %s", plural(c.Gateways, "gateway"), c.Seed, c.Reports)
 	if c.Reports != "none" {
-		fmt.Fprintf(&b, ", every %s s", r.intervals())
+		fmt.Fprintf(&b, ", every %s s", r.distinct(func(x *Row) float64 { return x.ReportEvery }))
 	}
 	if c.EventDelay > 0 || c.EventLoss > 0 {
 		fmt.Fprintf(&b, ", %g s under way, %g %% lost", c.EventDelay, 100*c.EventLoss)
@@ -67,11 +67,11 @@ func (r *Report) Text() string {
 	return b.String()
 }
 
-// intervals lists the intervals of the reports, each once: configurations may have their own.
-func (r *Report) intervals() string {
+// distinct lists what the runs have of something, each once: configurations may differ in it.
+func (r *Report) distinct(of func(*Row) float64) string {
 	var out []string
 	for i := range r.Runs {
-		if v := strconv.FormatFloat(r.Runs[i].ReportEvery, 'g', -1, 64); !slices.Contains(out, v) {
+		if v := strconv.FormatFloat(of(&r.Runs[i]), 'g', -1, 64); !slices.Contains(out, v) {
 			out = append(out, v)
 		}
 	}
