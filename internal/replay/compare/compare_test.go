@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/engine"
+	"github.com/perigee-llm/perigee/internal/gateway/bucket"
 	"github.com/perigee-llm/perigee/internal/replay"
 	"github.com/perigee-llm/perigee/internal/trace"
 )
@@ -280,6 +281,14 @@ func TestErrors(t *testing.T) {
 	if _, err := Run(context.Background(), Job{Trace: synthetic(9), Options: o, Contenders: contenders(t, "random")}); !errors.As(err, &size) {
 		t.Errorf("blocks that do not fit: %v", err)
 	}
+	runtime.GOMAXPROCS(2)
+	broken := contenders(t, "oracle", "random")
+	noBuckets := errors.New("no buckets")
+	broken[1].Build = func(string, uint64, *replay.Baselines) (*bucket.Resolver, error) { return nil, noBuckets }
+	// The trace of the first one has no end: only the second one's failure stops it.
+	if _, err := Run(context.Background(), Job{Trace: synthetic(1 << 40), Contenders: broken}); !errors.Is(err, noBuckets) || !strings.Contains(err.Error(), "random") {
+		t.Errorf("a contender without buckets: %v", err)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var first sync.Once
 	_, err := Run(ctx, Job{Trace: synthetic(1 << 30), Contenders: contenders(t, "random", "oracle"), Progress: func(int, Progress) { first.Do(cancel) }})
@@ -318,8 +327,10 @@ func TestBlocks(t *testing.T) {
 		panic("no arrival")
 	}
 	same := func(a, b replay.Arrival) (n int) {
-		for n < min(len(a.Blocks), len(b.Blocks)) && a.Blocks[n] == b.Blocks[n] {
-			n++
+		for i := range min(len(a.Blocks), len(b.Blocks)) {
+			if a.Blocks[i] == b.Blocks[i] {
+				n++
+			}
 		}
 		return n
 	}

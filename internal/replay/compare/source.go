@@ -51,9 +51,9 @@ func blocks(r *trace.Request, number uint64, blockSize int) []engine.BlockHash {
 	var h engine.BlockHash
 	for i := range out {
 		if at := i / per; at < len(r.Blocks) {
-			h = h.Link(engine.BlockHash{Hi: r.Blocks[at], Lo: uint64(i % per)})
+			h = h.Link(engine.BlockHash{Hi: r.Blocks[at]})
 		} else {
-			h = h.Link(engine.BlockHash{Hi: number, Lo: ^uint64(i)})
+			h = h.Link(engine.BlockHash{Hi: number, Lo: 1}) // no trace's id has a Lo
 		}
 		out[i] = h
 	}
