@@ -24,6 +24,8 @@ var arrows = map[string][]string{
 	"internal/gateway/api/body":         {"internal/gateway/api/body/lex"},
 	"internal/gateway/api/sse":          {"internal/gateway/api/body/lex"},
 	"internal/gateway/upstream":         {},                                                                                                        // an HTTP client, which knows nothing of what it carries
+	"internal/gateway/tokens/jinja":     {},                                                                                                        // a template and values to text; it knows neither models nor requests
+	"internal/gateway/tokens/template":  {"internal/gateway/tokens/jinja"},                                                                         // a request's messages to the prompt
 	"internal/gateway/tokens/bpe":       {},                                                                                                        // text to token ids, from a file; it knows neither requests nor engines
 	"internal/gateway/explain":          {"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load"}, // the decision log keeps what selection took down
 	"internal/gateway/keyring":          {},
@@ -67,6 +69,7 @@ var arrows = map[string][]string{
 	// The command line joins everything. Nothing imports a command.
 	"cmd/perigee":             {"internal/..."},
 	"bench/gateway":           {}, // it measures built binaries from outside
+	"bench/tokenizers":        {"internal/gateway/tokens/bpe"},
 	"internal/house":          {},
 	"internal/house/isstatic": {},
 }

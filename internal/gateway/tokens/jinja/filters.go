@@ -35,7 +35,7 @@ func init() {
 	filters = map[string]*filter{
 		"abs": {filterAbs}, "attr": {filterAttr}, "batch": {filterBatch}, "capitalize": textFilter(capitalize),
 		"count": {filterLength}, "length": {filterLength}, "d": {filterDefault}, "default": {filterDefault},
-		"dictsort": {filterDictsort}, "first": {filterFirst}, "last": {filterLast}, "float": {filterFloat}, "format": {filterFormat},
+		"dictsort": {filterDictsort}, "e": {filterEscape}, "escape": {filterEscape}, "first": {filterFirst}, "last": {filterLast}, "float": {filterFloat}, "format": {filterFormat},
 		"from_json": {filterFromJSON}, "fromjson": {filterFromJSON}, "indent": {filterIndent}, "int": {filterInt},
 		"items": {filterItems}, "join": {filterJoin}, "list": {filterList}, "lower": textFilter(lower), "upper": textFilter(upper),
 		"map": {filterMap}, "max": {filterMax}, "min": {filterMin}, "reject": {filterReject}, "rejectattr": {filterRejectattr},
@@ -49,6 +49,17 @@ func init() {
 func filterSafe(c *context, v Value, a args) Value {
 	a.bind("safe", 0)
 	return Value{k: kMarkup, s: c.str(v)}
+}
+
+func filterEscape(c *context, v Value, a args) Value {
+	a.bind("escape", 0)
+	if v.k != kMarkup {
+		c.room(len(v.s))
+		v = Value{k: kMarkup, s: escape(text(c.str(v)))}
+		c.step(len(v.s) / bytesPerStep)
+		c.room(len(v.s))
+	}
+	return v
 }
 
 func filterString(c *context, v Value, a args) Value {
@@ -407,9 +418,6 @@ func filterInt(c *context, v Value, a args) Value {
 
 func truncated(f float64, otherwise Value) Value {
 	if math.IsInf(f, 0) || math.IsNaN(f) {
-		if math.IsInf(f, 0) {
-			return otherwise
-		}
 		return otherwise
 	}
 	n, _ := big.NewFloat(f).Int(nil)

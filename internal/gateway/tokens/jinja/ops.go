@@ -225,6 +225,8 @@ func (c *context) binary(op string, a, b Value) Value {
 		failed("'" + a.s + "' is undefined")
 	case b.isUndef() && (op != "%" || !a.isString()):
 		failed("'" + b.s + "' is undefined")
+	case op == "+" && (a.k == kMarkup || b.k == kMarkup) && a.isString() && b.isString():
+		return c.addMarkup(a, b)
 	case a.k == kMarkup || b.k == kMarkup:
 		unsupported("computing with Markup, which escapes what it meets")
 	case op == "+" && a.k == kString && b.k == kString:
@@ -243,6 +245,24 @@ func (c *context) binary(op string, a, b Value) Value {
 	}
 	failed("unsupported operand type(s) for " + op + ": '" + a.typeName() + "' and '" + b.typeName() + "'")
 	return Value{}
+}
+
+// addMarkup joins two texts of which one is Markup: the other is escaped.
+func (c *context) addMarkup(a, b Value) Value {
+	c.room(len(a.s) + len(b.s))
+	out := c.made(escape(a) + escape(b))
+	out.k = kMarkup
+	return out
+}
+
+var escaper = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", "&#39;", `"`, "&#34;")
+
+// escape is markupsafe's: Markup stays as it is.
+func escape(v Value) string {
+	if v.k == kMarkup {
+		return v.s
+	}
+	return escaper.Replace(v.s)
 }
 
 // repeat is text or a row times a number.

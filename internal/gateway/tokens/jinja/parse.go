@@ -236,6 +236,10 @@ func (p *parser) primary() expr {
 		case "none", "None":
 			return constant(none)
 		}
+		if t.text == "self" || t.text == "super" {
+			p.pos--
+			p.refuse("the name " + t.text)
+		}
 		id := p.id(t.text)
 		p.seen = append(p.seen, id)
 		return &nameExpr{id, t.text}

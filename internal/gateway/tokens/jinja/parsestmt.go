@@ -67,7 +67,7 @@ func (p *parser) statement(name string, t token) stmt {
 	case "call":
 		return p.callStmt(t)
 	case "filter":
-		f := p.filters(nil).(*filterExpr)
+		f := p.filters(p.filter(nil))
 		return &filterStmt{t.line, f, p.block("endfilter")}
 	case "with":
 		return p.withStmt(t)
