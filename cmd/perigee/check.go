@@ -18,7 +18,8 @@ type checkCmd struct {
 // Help shows what a run looks like.
 func (checkCmd) Help() string {
 	return `Prints every fault of every file, one a line, as file:line:column: path: what; cure.
-Exit code 2 when there is an error; warnings alone are 0.
+Exit code 2 when there is an error; warnings alone are 0. Files of keys and certificates that a configuration names are
+read only with --secrets: they may not be on the machine that judges it.
 
 Example:
   perigee check examples/buckets.yaml`

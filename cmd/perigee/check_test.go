@@ -14,9 +14,10 @@ import (
 func TestCheck(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for name, text := range map[string]string{
-		"good.yaml": "models: [{id: m}]\ndiscovery: {static: {workers: [http://a:1, http://b:1]}}\n",
-		"bad.yaml":  "models: [{id: m}]\nserver: {port: -1}\ndiscovery: {}\n",
-		"warn.yaml": "models: [{id: m}]\nserver: {shutdown_drain: 40s}\ndiscovery: {static: {workers: [http://a:1]}}\n",
+		"good.yaml":   "models: [{id: m}]\ndiscovery: {static: {workers: [http://a:1, http://b:1]}}\n",
+		"bad.yaml":    "models: [{id: m}]\nserver: {port: -1}\ndiscovery: {}\n",
+		"warn.yaml":   "models: [{id: m}]\nserver: {shutdown_drain: 40s}\ndiscovery: {static: {workers: [http://a:1]}}\n",
+		"secret.yaml": "models: [{id: m}]\ndiscovery: {static: {workers: ['http://a:1']}}\nserver: {api_keys: {file: none}}\n",
 	} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -36,6 +37,8 @@ func TestCheck(t *testing.T) {
 		{checkCmd{Files: []string{"good.yaml"}}, good, exitDone},
 		{checkCmd{Files: []string{"bad.yaml", "good.yaml"}}, port + source + good, exitUsage},
 		{checkCmd{Files: []string{"warn.yaml"}}, drain + "warn.yaml: ok: 1 model, 2 buckets, 1 worker\n", exitDone},
+		{checkCmd{Files: []string{"secret.yaml"}}, "secret.yaml: ok: 1 model, 2 buckets, 1 worker\n", exitDone},
+		{checkCmd{Files: []string{"secret.yaml"}, Secrets: true}, "none: cannot be read: stat none: no such file or directory\n", exitUsage},
 		{checkCmd{Files: []string{"none.yaml"}}, "none.yaml: cannot be read: open none.yaml: no such file or directory\n", exitUsage},
 		{checkCmd{Files: []string{"good.yaml"}, JSON: true}, "[]\n", exitDone},
 		{checkCmd{Files: []string{"bad.yaml"}, JSON: true}, `[

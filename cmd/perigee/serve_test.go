@@ -204,6 +204,9 @@ func TestServeRefusals(t *testing.T) {
 		{[]string{"serve", "--model-id", "m", "--worker-urls", "http://127.0.0.1:1", "--policy", "fused_score"}, exitUsage, "--policy: fused_score"},
 		{[]string{"serve", "--model-id", "m", "--worker-urls", "http://127.0.0.1:1", "--port", port}, exitRun, "public listener: listen tcp 127.0.0.1:" + port},
 		{[]string{"serve", "--no-such-flag"}, exitUsage, "--no-such-flag"},
+		{[]string{"serve", "--model-id", "m", "--worker-urls", "http://127.0.0.1:1", "--port", "0", "--api-keys-file", bad, "--engine-api-key-file", "none"}, exitUsage, "bad.yaml:1:1: has a key that is not known"},
+		{[]string{"serve", "--model-id", "m", "--worker-urls", "http://127.0.0.1:1", "--port", "0", "--api-keys-file", bad, "--engine-api-key-file", "none"}, exitUsage, "none: cannot be read"},
+		{[]string{"serve", "--model-id", "m", "--worker-urls", "http://127.0.0.1:1", "--port", "0", "--tls-cert-file", bad, "--tls-key-file", bad}, exitUsage, "bad.yaml: cannot be used with"},
 	} {
 		var out, errs bytes.Buffer
 		if code := run(context.Background(), c.args, &out, &errs); code != c.code {
@@ -212,6 +215,54 @@ func TestServeRefusals(t *testing.T) {
 		if !strings.Contains(errs.String(), c.want) {
 			t.Errorf("%v: stderr lacks %q:\n%s", c.args, c.want, &errs)
 		}
+	}
+}
+
+// TestServeReloads: SIGHUP has the files read anew, and ends nothing; not the pause of the drain either.
+func TestServeReloads(t *testing.T) {
+	e := oneEngine(t, 1000)
+	dir := t.TempDir()
+	file, keys := filepath.Join(dir, "perigee.yaml"), filepath.Join(dir, "keys.yaml")
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text := "models: [{id: m}]\ndiscovery: {static: {workers: ['" + e.URL() + "']}}\n"
+	write(file, text)
+	write(keys, "version: 1\nkeys: [{name: a, key: 0123456789abcdef}]\n")
+	s := serve(t, &serveCmd{Flags: config.Flags{ConfigFile: given(file), Port: given("0"), APIKeysFile: given(keys), ShutdownDrainSecs: given("1800")}})
+	until := func(want string) {
+		t.Helper()
+		for !strings.Contains(s.stderr.String(), want) {
+			if _, _, err := fresh(t, "GET", s.url+"/healthz", ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	s.signals <- syscall.SIGHUP
+	until("nothing is different")
+	write(file, text+"log: {level: debug}\n")
+	s.signals <- syscall.SIGHUP
+	until("log.level: info → debug")
+	write(file, text+"server: {host: localhost}\n")
+	s.signals <- syscall.SIGHUP
+	until("server.host: 127.0.0.1 → localhost")
+	if status, _, err := fresh(t, "GET", s.url+"/v1/models", ""); err != nil || status != 401 {
+		t.Errorf("without a key: %d %v", status, err)
+	}
+	s.signals <- syscall.SIGTERM
+	until("draining: not ready, still accepting")
+	write(file, text+"server: {max_attempts: 1}\n")
+	s.signals <- syscall.SIGHUP
+	until("server.max_attempts: 3 → 1")
+	s.signals <- os.Interrupt
+	if err := <-s.ended; err != nil {
+		t.Error(err)
+	}
+	if strings.Contains(s.stderr.String(), "0123456789abcdef") {
+		t.Error("a key is in the log")
 	}
 }
 

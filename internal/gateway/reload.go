@@ -248,35 +248,48 @@ func keysByURL(next *config.Config, held *files, old *config.Config, oldHeld *fi
 	return out
 }
 
-// watch reloads when it is asked to and when a watched file has changed, until the context ends. A change counts when a second look finds
-// the same: a file that is being written is not read half, and a certificate and its key may be replaced one after the other.
+// watch reloads when it is asked to and when a watched file has changed, until the context ends.
 func (g *Gateway) watch(ctx context.Context, every time.Duration) {
 	t := time.NewTicker(every)
 	defer t.Stop()
-	var before sight // the last look, if it found a change
+	var s settling
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-g.nudge:
-			before = nil
+			s = settling{}
 		case <-t.C:
 			g.reloading.Lock()
-			seen, now := g.seen, g.look()
+			changed := s.changed(g.seen, g.look())
 			g.reloading.Unlock()
-			if now.same(seen) {
-				before = nil
+			if !changed {
 				continue
 			}
-			if !now.same(before) {
-				before = now
-				continue
-			}
-			before = nil
 			g.log.Info("a file has changed; the configuration is read anew")
 		}
 		_ = g.Reload(ctx) // the log and a metric tell
 	}
+}
+
+// settling tells a change that is over from one that goes on: a change counts when a second look finds the same, so that a file which is
+// being written is not read half, and a certificate and its key may be replaced one after the other.
+type settling struct {
+	before sight // the last look, if it found a change
+}
+
+// changed takes in a look; seen is what there was when the files were last read.
+func (s *settling) changed(seen, now sight) bool {
+	switch {
+	case now.same(seen):
+		s.before = nil
+	case now.same(s.before):
+		s.before = nil
+		return true
+	default:
+		s.before = now
+	}
+	return false
 }
 
 // sight is what watched files look like from outside.

@@ -209,8 +209,9 @@ func TestReloadStorm(t *testing.T) {
 	sets := [][]int{{0}, {1}, {2}, {0, 1}, {1, 2}, {0, 1, 2}}
 	text := func() string {
 		var workers, names []string
+		moved := rng.IntN(3) // an id is not always the same engine
 		for _, i := range sets[rng.IntN(len(sets))] {
-			workers = append(workers, fmt.Sprintf(`{id: w%d, url: "%s"}`, i, engines[i].URL()))
+			workers = append(workers, fmt.Sprintf(`{id: w%d, url: "%s"}`, i, engines[(i+moved)%3].URL()))
 			names = append(names, fmt.Sprintf("w%d", i))
 		}
 		members := ""
@@ -277,4 +278,3 @@ func (l *live) ask(c *http.Client, body string) error {
 	}
 	return nil
 }
-
