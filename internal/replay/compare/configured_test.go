@@ -48,7 +48,7 @@ func TestConfiguredRefuses(t *testing.T) {
 func TestConfiguredPolicies(t *testing.T) {
 	run := func(c replay.Contender, seed uint64) Row {
 		c.Name = "x"
-		r := mustRun(t, Job{Trace: synthetic(60), Contenders: []replay.Contender{c}, Options: replay.Options{Engines: 3, Seed: seed}})
+		r := mustRun(t, Job{Trace: synthetic(60), Contenders: []replay.Contender{c}, Options: replay.Options{Engines: 3, Seed: seed, Rate: 5}})
 		return r.Runs[0]
 	}
 	text := func(r Row) string {
@@ -70,7 +70,7 @@ func TestConfiguredPolicies(t *testing.T) {
 			t.Errorf("%s: the seed changes nothing", name)
 		}
 	}
-	capped := run(mustConfigure(t, "{id: m, policy: load_based, admission: {max_inflight_requests: 1}, buckets: [{id: x, plain: {workers: [a]}}]}"), 1)
+	capped := run(mustConfigure(t, "{id: m, policy: load_based, admission: {max_inflight_requests: 1}, buckets: [{id: x, plain: {workers: [a]}}, {id: y, max_input_tokens: 1, plain: {workers: [b, c]}}]}"), 1)
 	if capped.Rejected.NoEngine == 0 || capped.PerEngine[0].Requests == 0 || capped.PerEngine[1].Requests != 0 || capped.EngineQueueMax > 1 {
 		t.Errorf("one engine with one request at a time: %+v", capped)
 	}
