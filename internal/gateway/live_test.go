@@ -83,7 +83,7 @@ type live struct {
 
 const configFile = "perigee.yaml"
 
-// startLive starts a gateway from files: name → text, in which DIR stands for their folder.
+// startLive starts a gateway from files: name → text, in which $DIR stands for their folder.
 func startLive(t testing.TB, watch time.Duration, files map[string]string) *live {
 	t.Helper()
 	l := &live{t: t, dir: t.TempDir(), log: newJournal(), level: new(slog.LevelVar)}
@@ -131,7 +131,7 @@ func (l *live) path(name string) string { return filepath.Join(l.dir, name) }
 func (l *live) write(name, text string) {
 	l.t.Helper()
 	tmp := l.path("." + name)
-	if err := errors.Join(os.WriteFile(tmp, []byte(strings.ReplaceAll(text, "DIR", l.dir)), 0o600), os.Rename(tmp, l.path(name))); err != nil {
+	if err := errors.Join(os.WriteFile(tmp, []byte(strings.ReplaceAll(text, "$DIR", l.dir)), 0o600), os.Rename(tmp, l.path(name))); err != nil {
 		l.t.Fatal(err)
 	}
 }

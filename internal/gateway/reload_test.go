@@ -114,9 +114,9 @@ func TestReloadIsAllOrNothing(t *testing.T) {
 		{"empty", "", []string{"the file is empty"}},
 		{"two faults", change + "breaker: {threshold: 0}\nloadd: {}\n", []string{"breaker.threshold: 0 is out of range", "loadd: is not a known key", "faults=2"}},
 		{"not built", strings.Replace(change, "policy: round_robin", "policy: sticky", 1), []string{"not built yet"}},
-		{"no such key file", strings.Replace(change, "server: {", "server: {api_keys: {file: DIR/none}, ", 1), []string{"none: cannot be read"}},
-		{"no certificate", strings.Replace(change, "server: {", "server: {tls: {cert_file: DIR/c, key_file: DIR/k}, ", 1), []string{"k: cannot be read"}},
-		{"no engine key", strings.Replace(change, "static: {", "static: {api_key_file: DIR/none, ", 1), []string{"none: cannot be read"}},
+		{"no such key file", strings.Replace(change, "server: {", "server: {api_keys: {file: $DIR/none}, ", 1), []string{"none: cannot be read"}},
+		{"no certificate", strings.Replace(change, "server: {", "server: {tls: {cert_file: $DIR/c, key_file: $DIR/k}, ", 1), []string{"k: cannot be read"}},
+		{"no engine key", strings.Replace(change, "static: {", "static: {api_key_file: $DIR/none, ", 1), []string{"none: cannot be read"}},
 		{"another port", strings.Replace(change, "server: {port: 0,", "server: {port: 1, host: localhost,", 1), []string{"this change needs a restart", "server.port: 0 → 1", "server.host: 127.0.0.1 → localhost"}},
 		{"no admin listener", strings.Replace(change, "admin: {port: 0}", "admin: {}", 1), []string{"server.admin.port: 0 → none"}},
 		{"breaker", change + "breaker: {threshold: 9}\n", []string{"breaker.threshold: 3 → 9"}},
@@ -162,7 +162,7 @@ func TestReloadIsAllOrNothing(t *testing.T) {
 func TestWatch(t *testing.T) {
 	engines := startEngines(t, 2, enginehttp.VLLM)
 	text := fmt.Sprintf(reloadable, engines[0].URL(), engines[1].URL())
-	keyed := strings.Replace(text, "server: {", "server: {api_keys: {file: DIR/keys.yaml}, ", 1)
+	keyed := strings.Replace(text, "server: {", "server: {api_keys: {file: $DIR/keys.yaml}, ", 1)
 	l := startLive(t, 2*time.Millisecond, map[string]string{configFile: text})
 	const applied, refused, same = "the configuration was reloaded", "has faults; nothing has changed", "nothing is different"
 	step := func(name, text, want string) {
@@ -219,7 +219,7 @@ func TestReloadStorm(t *testing.T) {
 			members = ", workers: [" + strings.Join(names, ", ") + "]"
 		}
 		policies := []string{"round_robin", "random", "power_of_two", "load_based"}
-		return fmt.Sprintf("models: [{id: m, buckets: [{id: b%d, plain: {policy: %s%s}}]}]\nserver: {port: 0, max_body_bytes: %dMiB, api_keys: {file: DIR/keys.yaml}}\ndiscovery: {static: {workers: [%s]}}\n",
+		return fmt.Sprintf("models: [{id: m, buckets: [{id: b%d, plain: {policy: %s%s}}]}]\nserver: {port: 0, max_body_bytes: %dMiB, api_keys: {file: $DIR/keys.yaml}}\ndiscovery: {static: {workers: [%s]}}\n",
 			rng.IntN(3), policies[rng.IntN(4)], members, 1+rng.IntN(9), strings.Join(workers, ", "))
 	}
 	keys := func() string {

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -35,9 +36,10 @@ func get(t testing.TB, c *http.Client, target string) (proto string, serial int6
 	if err != nil {
 		t.Fatal(err)
 	}
+	_, err = io.Copy(io.Discard, resp.Body) // else the connection is not used again
 	_ = resp.Body.Close()
-	if resp.StatusCode != 200 {
-		t.Errorf("%s: %s", target, resp.Status)
+	if resp.StatusCode != 200 || err != nil {
+		t.Errorf("%s: %s, %v", target, resp.Status, err)
 	}
 	return resp.Proto, resp.TLS.PeerCertificates[0].SerialNumber.Int64(), reused
 }
@@ -52,7 +54,7 @@ func TestTLS(t *testing.T) {
 		"cert.pem": cert, "key.pem": key,
 		configFile: `
 models: [{id: m}]
-server: {port: 0, tls: {cert_file: DIR/cert.pem, key_file: DIR/key.pem}, admin: {port: 0, tls: {cert_file: DIR/cert.pem, key_file: DIR/key.pem}}}
+server: {port: 0, tls: {cert_file: $DIR/cert.pem, key_file: $DIR/key.pem}, admin: {port: 0, tls: {cert_file: $DIR/cert.pem, key_file: $DIR/key.pem}}}
 discovery: {static: {workers: [` + engines[0].URL() + `]}}`,
 	})
 	if !strings.HasPrefix(l.URL(), "https://") || !strings.HasPrefix(l.AdminURL(), "https://") {
@@ -73,6 +75,24 @@ discovery: {static: {workers: [` + engines[0].URL() + `]}}`,
 		_ = c.Close()
 		t.Error("TLS 1.1 is spoken")
 	}
+
+	// An answer that breaks off is broken over each protocol, and takes nothing else of its connection down over HTTP/2.
+	if err := engines[0].SetFault(enginehttp.Fault{Kind: enginehttp.FaultResetMidStream, AfterChunks: 2}); err != nil {
+		t.Fatal(err)
+	}
+	for c, name := range map[*http.Client]string{one: "HTTP/1.1", two: "HTTP/2"} {
+		status, body, err := send(t, c, "POST", l.URL()+"/v1/completions", `{"model":"m","prompt":[1,2,3],"max_tokens":20,"stream":true}`)
+		if status != 200 || err == nil || !strings.Contains(body, "data: ") {
+			t.Errorf("over %s a broken stream ends with %d, %v after %q", name, status, err, body)
+		}
+	}
+	if _, _, reused := get(t, two, l.URL()+"/healthz"); !reused {
+		t.Error("a broken stream took its HTTP/2 connection down")
+	}
+	if err := engines[0].SetFault(enginehttp.Fault{Kind: enginehttp.FaultNone}); err != nil {
+		t.Fatal(err)
+	}
+	get(t, one, l.URL()+"/healthz")
 
 	renewed, renewedKey := a.issue(t, until)
 	l.write("cert.pem", renewed) // the key is still the old one
@@ -108,7 +128,7 @@ func TestKeyFile(t *testing.T) {
 		"keys.yaml": "version: 1\nkeys:\n- {name: a, key: sk-aaaaaaaaaaaaaaaa}\n- {name: b, key: sk-bbbbbbbbbbbbbbbb, models: [other]}\n",
 		configFile: `
 models: [{id: m}, {id: other}]
-server: {port: 0, api_keys: {file: DIR/keys.yaml}, admin: {port: 0, api_keys: {file: DIR/keys.yaml}}}
+server: {port: 0, api_keys: {file: $DIR/keys.yaml}, admin: {port: 0, api_keys: {file: $DIR/keys.yaml}}}
 discovery: {static: {workers: [` + engines[0].URL() + `]}}`,
 	})
 	c := newClient(t)
@@ -206,7 +226,7 @@ func TestEngineKeys(t *testing.T) {
 		configFile: fmt.Sprintf(`
 models: [{id: m}]
 server: {port: 0, admin: {port: 0}}
-discovery: {static: {api_key_file: DIR/a.key, workers: ["%s", {url: "%s", api_key_file: DIR/b.key}]}}
+discovery: {static: {api_key_file: $DIR/a.key, workers: ["%s", {url: "%s", api_key_file: $DIR/b.key}]}}
 load: {poll_interval: 10ms}`, a.url, b.url),
 	})
 	c := newClient(t)
@@ -278,7 +298,7 @@ func TestSilentHandshake(t *testing.T) {
 	cert, key := a.issue(t, time.Now().Add(time.Hour))
 	l := startLive(t, time.Hour, map[string]string{
 		"cert.pem": cert, "key.pem": key,
-		configFile: "models: [{id: m}]\nserver: {port: 0, tls: {cert_file: DIR/cert.pem, key_file: DIR/key.pem}}\ndiscovery: {static: {workers: ['http://127.0.0.1:1']}}\n",
+		configFile: "models: [{id: m}]\nserver: {port: 0, tls: {cert_file: $DIR/cert.pem, key_file: $DIR/key.pem}}\ndiscovery: {static: {workers: ['http://127.0.0.1:1']}}\n",
 	})
 	silent, err := net.Dial("tcp", strings.TrimPrefix(l.URL(), "https://"))
 	if err != nil {

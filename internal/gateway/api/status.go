@@ -34,11 +34,13 @@ func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) {
 //
 // Where callers need a key, those without one do not learn the models' names here either.
 func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
-	s.ready(w, s.current.Load(), s.current.Load().Keys == nil)
+	v := s.current.Load()
+	s.ready(w, v, v.Keys == nil)
 }
 
 func (s *Server) adminReadyz(w http.ResponseWriter, _ *http.Request) {
-	s.ready(w, s.current.Load(), s.current.Load().AdminKeys == nil)
+	v := s.current.Load()
+	s.ready(w, v, v.AdminKeys == nil)
 }
 
 func (s *Server) ready(w http.ResponseWriter, v *served, tell bool) {

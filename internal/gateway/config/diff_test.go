@@ -2,6 +2,7 @@ package config_test
 
 import (
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -60,4 +61,93 @@ func TestDiffOfTheSame(t *testing.T) {
 			t.Errorf("%s: %v", file, changes)
 		}
 	}
+}
+
+// TestDiffSeesEverything changes each value of a configuration in turn: none may change without being told, since a reload takes what
+// Diff tells for all there is.
+func TestDiffSeesEverything(t *testing.T) {
+	const text = `
+models:
+  - id: a
+    aliases: [x]
+    policy: random
+    sampling: {override: {temperature: 0.7}}
+    admission: {max_running_requests: 1, max_waiting_requests: 2, max_kv_tokens: 3, max_pending_prefill_tokens: 4, max_inflight_requests: 5}
+    buckets:
+      - {id: short, rank: 1, min_input_tokens: 1, max_input_tokens: 2, max_context_tokens: 3, plain: {workers: [w]}}
+      - {id: pair, pd: {prefill: {}, decode: {}}}
+discovery: {static: {api_key_file: k, workers: [{id: w, url: "http://h:1", role: plain}]}}
+server: {termination_grace: 60s, tls: {cert_file: c, key_file: k}, api_keys: {file: f}, admin: {port: 1, tls: {cert_file: c, key_file: k}, api_keys: {file: f}}}
+client_fields: {allow: [rid]}
+`
+	parse := func() *config.Config {
+		c, faults := config.Parse("f", []byte(text))
+		if c == nil {
+			t.Fatal(faults)
+		}
+		return c
+	}
+	old := parse()
+	for i := 0; ; i++ {
+		next := parse()
+		at, done := changeLeaf(reflect.ValueOf(next).Elem(), i)
+		if !done {
+			if i < 70 {
+				t.Fatalf("only %d values were changed", i)
+			}
+			return
+		}
+		switch at {
+		case ".Server.Admin.APIKeys.ForwardAuthorization", // means nothing there
+			".Models[].Sampling.Override[].Min", ".Models[].Sampling.Override[].Max": // are Exact once more
+			continue
+		}
+		if len(config.Diff(old, next)) == 0 {
+			t.Errorf("%s changes and is not told", at)
+		}
+	}
+}
+
+// changeLeaf changes the n-th value below v, and tells which it was.
+func changeLeaf(v reflect.Value, n int) (string, bool) {
+	left := n
+	var walk func(v reflect.Value, at string) (string, bool)
+	walk = func(v reflect.Value, at string) (string, bool) {
+		switch v.Kind() {
+		case reflect.Struct:
+			for i := range v.NumField() {
+				if where, ok := walk(v.Field(i), at+"."+v.Type().Field(i).Name); ok {
+					return where, ok
+				}
+			}
+			return "", false
+		case reflect.Pointer:
+			if v.IsNil() {
+				return "", false
+			}
+			return walk(v.Elem(), at)
+		case reflect.Slice:
+			for i := range v.Len() {
+				if where, ok := walk(v.Index(i), at+"[]"); ok {
+					return where, ok
+				}
+			}
+			return "", false
+		}
+		if left--; left >= 0 {
+			return "", false
+		}
+		switch v.Kind() {
+		case reflect.String:
+			v.SetString(v.String() + "'")
+		case reflect.Bool:
+			v.SetBool(!v.Bool())
+		case reflect.Float64:
+			v.SetFloat(v.Float() + 1)
+		default:
+			v.SetInt(v.Int() + 1)
+		}
+		return at, true
+	}
+	return walk(v, "")
 }
