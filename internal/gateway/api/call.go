@@ -56,6 +56,7 @@ type call struct {
 	usage      sse.Usage
 	clientLeft bool
 	broken     bool // the answer broke off after its head was sent: the connection must not end cleanly
+	unanswered bool // nothing was written, and net/http must not make an empty 200 of that
 }
 
 // statusClientLeft is what the log shows when the client left before an answer began; it is nginx's.
@@ -79,6 +80,8 @@ func (s *Server) completions(kind body.Kind) http.Handler {
 		c.serve(kind)
 		if c.broken {
 			resetOldClient(r)
+		}
+		if c.broken || c.unanswered { // one that closed only its own direction still reads
 			panic(http.ErrAbortHandler) // the one way to end a connection so that the client sees it
 		}
 	})
@@ -302,6 +305,10 @@ func (c *call) refuse(e *Error) {
 	}
 	if c.r.Context().Err() != nil && e != errBodyStalled { // net/http takes a client that is silent for one that left
 		c.clientLeft = true
+		if e == errBodyBroken { // perhaps it closed only its own direction
+			c.status, c.code = statusClientLeft, e.Code
+			e.write(c.w)
+		}
 		return
 	}
 	c.status, c.code = e.Status, e.Code
@@ -314,7 +321,7 @@ func (c *call) refuse(e *Error) {
 func (c *call) finish() {
 	took := time.Since(c.started)
 	if c.status == 0 {
-		c.status = statusClientLeft
+		c.status, c.unanswered = statusClientLeft, true
 	}
 	m := c.s.Metrics
 	m.Responses.WithLabelValues(c.path, methodLabel(c.r.Method), strconv.Itoa(c.status)).Inc()

@@ -37,6 +37,7 @@ func badRequest(message string) *Error {
 
 var (
 	errBodyTooLarge  = &Error{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Message: "the request body is longer than this gateway takes"}
+	errBodyBroken    = badRequest("the request body broke off")
 	errBodyStalled   = &Error{Status: http.StatusRequestTimeout, Code: "request_timeout", Message: "the request body did not come in time"}
 	errNotFound      = &Error{Status: http.StatusNotFound, Code: "not_found", Message: "there is nothing at this path"}
 	errMethod        = &Error{Status: http.StatusMethodNotAllowed, Code: "method_not_allowed", Message: "this path does not take this method"}

@@ -54,5 +54,5 @@ func bodyError(err error) *Error {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return errBodyStalled
 	}
-	return badRequest("the request body broke off")
+	return errBodyBroken
 }
