@@ -24,6 +24,19 @@ const (
 	Prompt
 	PromptEmbeds
 
+	// What changes the text or the ids that an engine makes of a prompt or of messages.
+	Tools
+	Functions
+	Documents
+	ChatTemplate
+	ChatTemplateKwargs
+	AddGenerationPrompt
+	ContinueFinalMessage
+	AddSpecialTokens
+	Reasoning
+	ReasoningEffort
+	Task
+
 	// The fields of the sampling contract.
 	Temperature
 	TopP
@@ -56,7 +69,11 @@ var keyNames = [numKeys]string{
 	Model: "model", Stream: "stream", StreamOptions: "stream_options", MaxTokens: "max_tokens",
 	MaxCompletionTokens: "max_completion_tokens", MinTokens: "min_tokens", BestOf: "best_of", Messages: "messages", Prompt: "prompt",
 	PromptEmbeds: "prompt_embeds",
-	Temperature:  "temperature", TopP: "top_p", TopK: "top_k", MinP: "min_p", RepetitionPenalty: "repetition_penalty",
+	Tools:        "tools", Functions: "functions", Documents: "documents", ChatTemplate: "chat_template",
+	ChatTemplateKwargs: "chat_template_kwargs", AddGenerationPrompt: "add_generation_prompt",
+	ContinueFinalMessage: "continue_final_message", AddSpecialTokens: "add_special_tokens",
+	Reasoning: "reasoning", ReasoningEffort: "reasoning_effort", Task: "task",
+	Temperature: "temperature", TopP: "top_p", TopK: "top_k", MinP: "min_p", RepetitionPenalty: "repetition_penalty",
 	FrequencyPenalty: "frequency_penalty", PresencePenalty: "presence_penalty", N: "n",
 	KVTransferParams: "kv_transfer_params", BootstrapHost: "bootstrap_host", BootstrapPort: "bootstrap_port",
 	BootstrapRoom: "bootstrap_room", InputIDs: "input_ids", CacheSalt: "cache_salt", ExtraKey: "extra_key",
@@ -128,8 +145,8 @@ const (
 
 // keyAt returns the known key whose raw name (without quotes) is raw.
 func keyAt(raw []byte, escaped bool) (Key, bool) {
-	// The longest known name has 21 characters; each of them is at most six bytes long when it is escaped.
-	const longest, longestRaw = 21, 6 * 21
+	// The longest known name has 22 characters; each of them is at most six bytes long when it is escaped.
+	const longest, longestRaw = 22, 6 * 22
 	if !escaped {
 		if len(raw) > longest {
 			return 0, false
@@ -184,7 +201,38 @@ func known(name []byte) (Key, bool) {
 	case "n":
 		return N, true
 	}
-	return knownProtected(name)
+	if k, ok := knownProtected(name); ok {
+		return k, true
+	}
+	return knownShaping(name)
+}
+
+func knownShaping(name []byte) (Key, bool) {
+	switch string(name) {
+	case "tools":
+		return Tools, true
+	case "functions":
+		return Functions, true
+	case "documents":
+		return Documents, true
+	case "chat_template":
+		return ChatTemplate, true
+	case "chat_template_kwargs":
+		return ChatTemplateKwargs, true
+	case "add_generation_prompt":
+		return AddGenerationPrompt, true
+	case "continue_final_message":
+		return ContinueFinalMessage, true
+	case "add_special_tokens":
+		return AddSpecialTokens, true
+	case "reasoning":
+		return Reasoning, true
+	case "reasoning_effort":
+		return ReasoningEffort, true
+	case "task":
+		return Task, true
+	}
+	return 0, false
 }
 
 func knownProtected(name []byte) (Key, bool) {

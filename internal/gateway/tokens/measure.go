@@ -1,0 +1,109 @@
+package tokens
+
+import (
+	"encoding/json"
+
+	"github.com/perigee-llm/perigee/internal/gateway/tokens/bpe"
+	"github.com/perigee-llm/perigee/internal/gateway/tokens/template"
+)
+
+// Source says how a length was come by, from the most to the least that is known.
+type Source uint8
+
+// The sources.
+const (
+	// Estimated: from the number of bytes.
+	Estimated Source = iota
+	// Bare: the tokens of the messages' bare text, without the template's own.
+	Bare
+	// Rendered: the tokens of the rendered conversation.
+	Rendered
+	// Encoded: the tokens of the prompt's text.
+	Encoded
+	// Given: the client sent token ids.
+	Given
+	// Asked: an engine counted them.
+	Asked
+)
+
+// String returns the source's name as it stands in the decision log and in metrics.
+func (s Source) String() string {
+	return [...]string{"estimated", "bare_text", "rendered", "encoded", "given", "engine"}[s]
+}
+
+// Request is what a length depends on. Every field is raw JSON as the client sent it; nil is absent.
+type Request struct {
+	// Prompt is a text or a list of texts; nil: it is a conversation.
+	Prompt []byte
+	// Messages, Tools, Documents and Kwargs are a conversation and what its template gets besides.
+	Messages, Tools, Documents, Kwargs []byte
+	// NoSpecial is add_special_tokens: false, which a prompt may have.
+	NoSpecial bool
+	// NoGenerationPrompt is add_generation_prompt: false; ContinueFinal is continue_final_message: true.
+	NoGenerationPrompt, ContinueFinal bool
+	// Steered says that the request changes its rendering in a way that we do not follow: a template of its own, a
+	// reasoning effort, a task.
+	Steered bool
+}
+
+// Facts are a request's input in tokens.
+type Facts struct {
+	// IDs are the ids of a single prompt or of a conversation; nil for several prompts.
+	IDs []uint32
+	// Longest and Total are the tokens of the longest prompt and of all.
+	Longest, Total int
+	Source         Source
+	// Exact says that the engine sees these very tokens.
+	Exact bool
+	// Err says why a conversation was not rendered.
+	Err error
+}
+
+// Measure counts a request's input. It returns false where there is nothing to count: a prompt that is neither a text nor a
+// list of texts, messages without any text.
+func (m *Model) Measure(r Request) (Facts, bool) {
+	if r.Prompt != nil {
+		return m.measurePrompt(r)
+	}
+	return m.measureChat(r)
+}
+
+func (m *Model) measurePrompt(r Request) (Facts, bool) {
+	var texts []string
+	var one string
+	if json.Unmarshal(r.Prompt, &one) == nil {
+		texts = []string{one}
+	} else if json.Unmarshal(r.Prompt, &texts) != nil || len(texts) == 0 {
+		return Facts{}, false
+	}
+	f := Facts{Source: Encoded, Exact: true}
+	for _, text := range texts {
+		ids := m.Encode(text, !r.NoSpecial)
+		f.Longest, f.Total = max(f.Longest, len(ids)), f.Total+len(ids)
+		if len(texts) == 1 {
+			f.IDs = ids
+		}
+	}
+	return f, true
+}
+
+func (m *Model) measureChat(r Request) (Facts, bool) {
+	text, form, err := template.Prompt(m.tmpl, nil, template.Input{
+		Messages: r.Messages, Tools: r.Tools, Documents: r.Documents, Kwargs: r.Kwargs,
+		AddGenerationPrompt: !r.NoGenerationPrompt, ContinueFinalMessage: r.ContinueFinal, ParseArguments: true,
+	})
+	f := Facts{Err: err}
+	switch form {
+	case template.Absent:
+		return f, false
+	case template.Raw:
+		f.Source = Bare
+	default:
+		f.Source = Rendered
+		f.Exact = !r.Steered && plainContent(r.Messages)
+	}
+	// A rendered conversation has its special tokens already.
+	f.IDs = m.tok.Encode(nil, string(text), bpe.Options{Cache: m.cache})
+	f.Longest, f.Total = len(f.IDs), len(f.IDs)
+	return f, true
+}

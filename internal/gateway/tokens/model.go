@@ -1,0 +1,98 @@
+package tokens
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/perigee-llm/perigee/internal/gateway/tokens/bpe"
+	"github.com/perigee-llm/perigee/internal/gateway/tokens/template"
+)
+
+// maxTemplateFile bounds tokenizer_config.json and chat_template.jinja, in bytes: the largest known, with hundreds of added tokens
+// spelled out, have some 200 KB.
+const maxTemplateFile = 8 << 20
+
+// Model is one model's tokenizer, and its chat template where it has one that can be rendered.
+type Model struct {
+	tok   *bpe.Tokenizer
+	tmpl  *template.Template // nil: conversations are measured by their bare text
+	why   error              // why there is no template
+	cache *bpe.Cache
+}
+
+// Open reads a model's files: path is its directory, or its tokenizer.json with the others beside it. cache may be nil.
+//
+// A tokenizer that cannot be followed exactly is an error, a *bpe.UnsupportedError that names the part; a chat template that
+// cannot is not, since requests can be routed without it: [Model.TemplateError] has it.
+func Open(path string, cache *bpe.Cache) (*Model, error) {
+	file := path
+	if info, err := os.Stat(path); err != nil {
+		return nil, err
+	} else if info.IsDir() {
+		file = filepath.Join(path, "tokenizer.json")
+	}
+	tok, err := bpe.Open(file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	dir := filepath.Dir(file)
+	config, err := readIfThere(filepath.Join(dir, "tokenizer_config.json"))
+	if err != nil {
+		return nil, err
+	}
+	text, err := readIfThere(filepath.Join(dir, "chat_template.jinja"))
+	if err != nil {
+		return nil, err
+	}
+	tmpl, why := compile(filepath.Base(dir), config, text)
+	return New(tok, tmpl, why, cache), nil
+}
+
+// New makes a model of its parts. tmpl may be nil, with the reason in why.
+func New(tok *bpe.Tokenizer, tmpl *template.Template, why error, cache *bpe.Cache) *Model {
+	return &Model{tok: tok, tmpl: tmpl, why: why, cache: cache}
+}
+
+// readIfThere returns a file's text, or nil where there is none.
+func readIfThere(name string) ([]byte, error) {
+	info, err := os.Stat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case info.Size() > maxTemplateFile:
+		return nil, fmt.Errorf("%s: %d bytes are more than a template's file may have (%d)", name, info.Size(), maxTemplateFile)
+	}
+	return os.ReadFile(name)
+}
+
+func compile(name string, config, text []byte) (*template.Template, error) {
+	if config == nil && text == nil {
+		return nil, errors.New("there is neither tokenizer_config.json nor chat_template.jinja beside the tokenizer")
+	}
+	if config == nil {
+		config = []byte("{}")
+	}
+	cfg, err := template.ParseConfig(name, config, text)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Now = time.Now
+	return template.Compile(cfg)
+}
+
+// TemplateError says why conversations are measured by their bare text; nil: they are rendered.
+func (m *Model) TemplateError() error { return m.why }
+
+// Encode returns the ids of a text, with the special tokens that the tokenizer puts around a text if special.
+func (m *Model) Encode(text string, special bool) []uint32 {
+	return m.tok.Encode(nil, text, bpe.Options{AddSpecial: special, Cache: m.cache})
+}
+
+// Decode returns the text of ids, without special tokens if skipSpecial.
+func (m *Model) Decode(ids []uint32, skipSpecial bool) string { return m.tok.Decode(ids, skipSpecial) }
