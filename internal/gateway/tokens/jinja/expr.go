@@ -149,6 +149,7 @@ func (e *dictExpr) eval(c *context, s *scope) Value {
 	d := &dict{}
 	for i, k := range e.keys {
 		key := k.eval(c, s)
+		c.search(d, key)
 		d.set(key, e.vals[i].eval(c, s))
 	}
 	c.step(len(e.keys))
@@ -315,5 +316,6 @@ type testExpr struct {
 
 func (e *testExpr) eval(c *context, s *scope) Value {
 	v := e.of.eval(c, s)
+	c.step(len(v.s) / bytesPerStep)
 	return boolean(e.fn.holds(c, v, e.args.eval(c, s)))
 }

@@ -79,6 +79,7 @@ func dictFrom(c *context, a args) *dict {
 	for _, v := range a.list {
 		if v.k == kDict {
 			for _, e := range v.dict().entries {
+				c.search(d, e.key)
 				d.set(e.key, e.val)
 			}
 			continue
@@ -88,6 +89,7 @@ func dictFrom(c *context, a args) *dict {
 			if len(kv) != 2 {
 				failed("dictionary update sequence element has not length 2")
 			}
+			c.search(d, kv[0])
 			d.set(kv[0], kv[1])
 		}
 	}

@@ -16,7 +16,7 @@ import (
 
 // Limits bound one render. The zero value of a field means its default.
 type Limits struct {
-	// Steps bounds the work: one for each statement, call, filter and item of a loop, and one for each 32 bytes of text that
+	// Steps bounds the work: one for each statement, call, filter and item of a loop, and one for each 16 bytes of text that
 	// is made, searched or written. Default 4,000,000, well below a second on one core; the largest template that we know spends
 	// about 40 for each message.
 	Steps int
@@ -31,8 +31,11 @@ const (
 	defaultOutput = 64 << 20
 	defaultCalls  = 100
 
-	// bytesPerStep: copying 32 bytes costs less than the cheapest statement.
-	bytesPerStep = 32
+	// bytesPerStep: copying 16 bytes costs less than the cheapest statement, changing their case about as much.
+	bytesPerStep = 16
+
+	// maxNames bounds the different names of variables: each scope is searched one by one. The most that we know are 107.
+	maxNames = 512
 
 	// MaxSource bounds the text of a template, in bytes. The largest that we know has 25 KB.
 	MaxSource = 1 << 20
@@ -60,6 +63,9 @@ func Compile(source string) (p *Program, err error) {
 	})
 	ps.toks = lex(source)
 	body, _ := ps.statements()
+	if len(ps.names) > maxNames {
+		ps.refuse("a template of more than " + strconv.Itoa(maxNames) + " names")
+	}
 	p = &Program{body: body, names: ps.names, ids: ps.ids}
 	p.root = make([]Value, len(p.names))
 	for name, fn := range globals {
@@ -163,7 +169,7 @@ func (c *context) appendStr(dst []byte, v Value) []byte {
 	switch v.k {
 	case kString, kMarkup:
 		c.room(len(dst) - c.base + len(v.s))
-	case kList, kTuple, kDict, kIter:
+	case kList, kTuple, kDict, kIter, kBig:
 		c.weigh(v, 0)
 	}
 	return appendStr(dst, v)
@@ -174,6 +180,8 @@ func (c *context) weigh(v Value, depth int) {
 	tooDeep(depth)
 	c.step(len(v.s) / bytesPerStep)
 	switch v.k {
+	case kBig:
+		c.step(v.big().BitLen() / bytesPerStep)
 	case kList, kTuple:
 		for _, x := range v.items() {
 			c.weigh(x, depth+1)
@@ -187,6 +195,13 @@ func (c *context) weigh(v Value, depth int) {
 		for _, x := range v.o.(*iter).items {
 			c.weigh(x, depth+1)
 		}
+	}
+}
+
+// search pays for finding a key that is no text: such keys are looked at one by one.
+func (c *context) search(d *dict, key Value) {
+	if !key.isString() {
+		c.step(d.len() / 4)
 	}
 }
 

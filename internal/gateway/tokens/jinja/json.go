@@ -324,6 +324,7 @@ func (w *dumper) value(c *context, v Value, depth int) {
 	case kInt:
 		w.dst = strconv.AppendInt(w.dst, v.n, 10)
 	case kBig:
+		c.step(v.big().BitLen() / bytesPerStep)
 		w.dst = appendBig(w.dst, v.big())
 	case kFloat:
 		w.dst = appendJSONFloat(w.dst, v.float())

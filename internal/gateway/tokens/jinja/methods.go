@@ -73,8 +73,11 @@ func (c *context) dictMethod(d *dict, name string, a args) Value {
 		p := a.bind("get", 1, "key", "default")
 		if p[0].isUndef() {
 			p[0] = undefined(p[0].s)
-		} else if x, ok := d.lookup(p[0]); ok {
-			return x
+		} else {
+			c.search(d, p[0])
+			if x, ok := d.lookup(p[0]); ok {
+				return x
+			}
 		}
 		if p[1].k == kMissing {
 			return none
@@ -93,6 +96,7 @@ func (c *context) dictMethod(d *dict, name string, a args) Value {
 		if d.index != nil {
 			out = &dict{}
 			for _, e := range d.entries {
+				c.search(out, e.key)
 				out.set(e.key, e.val)
 			}
 		}
@@ -257,11 +261,17 @@ func (c *context) texts(parts []string) Value {
 	return listOf(items)
 }
 
+// maxStripped bounds the characters that are stripped: each is looked for in them one by one.
+const maxStripped = 1024
+
 // strip is str.strip and its like: white space, or any of the characters.
 func strip(s string, chars Value, left, right bool) string {
 	cut := isSpace
 	if chars.k != kMissing && chars.k != kNone {
 		set := textArg(chars)
+		if len(set) > maxStripped {
+			limited("stripping more than " + itoa(maxStripped) + " characters")
+		}
 		cut = func(r rune) bool { return strings.ContainsRune(set, r) }
 	}
 	if left {

@@ -75,6 +75,9 @@ func equal(c *context, a, b Value, depth int) bool {
 			return false
 		}
 		for _, e := range x.entries {
+			if c != nil {
+				c.search(y, e.key)
+			}
 			if v, ok := y.lookup(e.key); !ok || !equal(c, e.val, v, depth+1) {
 				return false
 			}
@@ -201,6 +204,7 @@ func (c *context) contains(v, x Value) bool {
 		if x.isUndef() {
 			return false
 		}
+		c.search(v.dict(), x)
 		_, ok := v.dict().lookup(x)
 		return ok
 	case kMissing, kUndefined, kList, kTuple, kIter:
@@ -493,6 +497,7 @@ func (c *context) item(v, at Value) Value {
 		if at.k == kList || at.k == kDict {
 			return undefined("an element")
 		}
+		c.search(v.dict(), at)
 		if x, ok := v.dict().lookup(at); ok {
 			return x
 		}

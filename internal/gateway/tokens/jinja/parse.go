@@ -6,9 +6,15 @@ import (
 	"strconv"
 )
 
-// maxNesting bounds how deep tags and expressions of a template may stand within each other, so that neither the parser
-// nor the evaluation of one macro can use up the stack. The deepest template that we know nests 14 levels.
-const maxNesting = 150
+// A template's nesting is bounded, so that neither the parser nor the evaluation of macros within macros can use up the
+// stack, which ends a process: with both bounds and that of calls reached it takes about half of Go's 1 GB.
+const (
+	// maxNesting bounds how deep tags and expressions stand within each other. The deepest template that we know nests 14 levels.
+	maxNesting = 100
+	// maxChain bounds what follows a value in a row: operators of one rank, subscripts and calls, filters. The longest row
+	// that we know has 21.
+	maxChain = 64
+)
 
 // parser is a recursive-descent parser with the grammar of jinja2's own.
 type parser struct {
@@ -42,6 +48,13 @@ func (p *parser) refuse(msg string) {
 func (p *parser) enter() {
 	if p.depth++; p.depth > maxNesting {
 		p.refuse("a template that nests deeper than " + strconv.Itoa(maxNesting) + " levels")
+	}
+}
+
+// chain refuses the element n of a row that is too long.
+func (p *parser) chain(n int) {
+	if n > maxChain {
+		p.refuse("more than " + strconv.Itoa(maxChain) + " operators, subscripts or filters in a row")
 	}
 }
 
@@ -112,7 +125,8 @@ func (p *parser) expression() expr {
 	p.enter()
 	defer p.leave()
 	e := p.or()
-	for p.skipName("if") {
+	for n := 0; p.skipName("if"); n++ {
+		p.chain(n)
 		c := &condExpr{cond: p.or(), then: e}
 		if p.skipName("else") {
 			c.other = p.expression()
@@ -124,7 +138,8 @@ func (p *parser) expression() expr {
 
 func (p *parser) or() expr {
 	e := p.and()
-	for p.skipName("or") {
+	for n := 0; p.skipName("or"); n++ {
+		p.chain(n)
 		e = &boolExpr{left: e, right: p.and(), or: true}
 	}
 	return e
@@ -132,7 +147,8 @@ func (p *parser) or() expr {
 
 func (p *parser) and() expr {
 	e := p.not()
-	for p.skipName("and") {
+	for n := 0; p.skipName("and"); n++ {
+		p.chain(n)
 		e = &boolExpr{left: e, right: p.not()}
 	}
 	return e
@@ -177,9 +193,7 @@ func (p *parser) left(operand func() expr, ops ...string) expr {
 		if t.kind != tokOperator || !slices.Contains(ops, t.text) {
 			return e
 		}
-		if n == maxNesting {
-			p.refuse("an expression with more than " + strconv.Itoa(maxNesting) + " operators of one rank in a row")
-		}
+		p.chain(n)
 		p.pos++
 		e = &binaryExpr{op: t.text, left: e, right: operand()}
 	}
@@ -250,6 +264,9 @@ func (p *parser) primary() expr {
 		}
 		return constant(text(s))
 	case tokInt:
+		if len(t.text) > 4300 {
+			p.refuse("an integer of more than 4300 digits")
+		}
 		n, ok := new(big.Int).SetString(t.text, 0)
 		if !ok {
 			p.fail("not a number: " + t.text)
@@ -345,9 +362,7 @@ func (p *parser) tupleEnd() bool {
 // postfix parses subscripts and calls. Each wraps the one before, so their number is bounded like nesting.
 func (p *parser) postfix(e expr) expr {
 	for n := 0; ; n++ {
-		if n > maxNesting {
-			p.refuse("a chain of more than " + strconv.Itoa(maxNesting) + " subscripts and calls")
-		}
+		p.chain(n)
 		switch {
 		case p.skipOp("."):
 			t := p.next()
@@ -429,9 +444,7 @@ func (p *parser) arguments() (a arguments) {
 // filters parses what follows a value: filters, tests and calls of what they return.
 func (p *parser) filters(e expr) expr {
 	for n := 0; ; n++ {
-		if n > maxNesting {
-			p.refuse("a chain of more than " + strconv.Itoa(maxNesting) + " filters")
-		}
+		p.chain(n)
 		switch {
 		case p.skipOp("|"):
 			e = p.filter(e)
