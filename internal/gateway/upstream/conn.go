@@ -35,7 +35,11 @@ type conn struct {
 
 func newConn(t *Transport, nc net.Conn, key string) *conn {
 	c := &conn{Conn: nc, t: t, key: key, br: bufio.NewReaderSize(nc, ReadBuffer)}
-	if sc, ok := nc.(syscall.Conn); ok {
+	below := nc
+	if tc, ok := nc.(*tls.Conn); ok {
+		below = tc.NetConn() // what the engine sends while nobody asks, a farewell above all, shows there too
+	}
+	if sc, ok := below.(syscall.Conn); ok {
 		if raw, err := sc.SyscallConn(); err == nil {
 			c.raw = raw
 		}

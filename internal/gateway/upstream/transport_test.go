@@ -354,10 +354,27 @@ func TestAgainstNetHTTP(t *testing.T) {
 	}
 }
 
-// TestQuiet holds that a connection which the engine closed while it was idle is not used again.
+// TestQuiet holds that a connection which the engine closed while it was idle is not used again, and that one which it kept is.
 func TestQuiet(t *testing.T) {
-	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	tr := New(Options{})
+	for _, secure := range []bool{false, true} {
+		t.Run(fmt.Sprintf("tls=%v", secure), func(t *testing.T) { testQuiet(t, secure) })
+	}
+}
+
+func testQuiet(t *testing.T, secure bool) {
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	dials := 0
+	o := Options{Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		dials++
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
+	}}
+	if secure {
+		srv.StartTLS()
+		o.TLS = srv.Client().Transport.(*http.Transport).TLSClientConfig
+	} else {
+		srv.Start()
+	}
+	tr := New(o)
 	defer tr.Close()
 	u, _ := url.Parse(srv.URL)
 	do := func() string {
@@ -365,8 +382,17 @@ func TestQuiet(t *testing.T) {
 		req.URL = u
 		return ask(tr, req)
 	}
-	if got := do(); got != `200 "" EOF` {
-		t.Fatal(got)
+	const requests = 20
+	for range requests {
+		if got := do(); got != `200 "" EOF` {
+			t.Fatal(got)
+		}
+	}
+	if dials > requests/2 { // an answer that overtakes its request's writer costs a connection
+		t.Errorf("%d connections for %d requests one after the other", dials, requests)
+	}
+	for tr.Idle() == 0 {
+		_ = do()
 	}
 	srv.CloseClientConnections()
 	deadline := time.Now().Add(5 * time.Second)
