@@ -171,10 +171,12 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 		Absent: func(id string) { g.absent.missed(id, time.Now()) },
 	})
 	if err != nil {
+		g.transport.Close()
 		return nil, err
 	}
 	if err := g.introduce(c); err != nil {
 		g.server.Close()
+		g.transport.Close()
 		return nil, err
 	}
 	select {

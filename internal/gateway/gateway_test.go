@@ -352,6 +352,25 @@ func TestStartFails(t *testing.T) {
 	}
 }
 
+// TestStartTakesDown: a start that fails before there are engines leaves nothing behind either; the leak check of this package holds that.
+func TestStartTakesDown(t *testing.T) {
+	for name, spoil := range map[string]func(*config.Config){
+		"two models of one name": func(c *config.Config) { c.Models = append(c.Models, c.Models[0]) },
+		"two engines of one id": func(c *config.Config) {
+			c.Discovery.Static.Workers = append(c.Discovery.Static.Workers, c.Discovery.Static.Workers[0])
+		},
+	} {
+		cfg, faults := config.Parse("x", []byte("models: [{id: m}]\nserver: {port: 0}\ndiscovery: {static: {workers: [http://127.0.0.1:1]}}\n"))
+		if cfg == nil {
+			t.Fatal(faults)
+		}
+		spoil(cfg)
+		if _, err := gateway.Start(t.Context(), gateway.Options{Config: cfg, Log: slog.New(slog.DiscardHandler)}); err == nil {
+			t.Errorf("%s: it started", name)
+		}
+	}
+}
+
 // TestOldClient: HTTP/1.0 has no other way to tell a broken answer from a whole one than a reset.
 func TestOldClient(t *testing.T) {
 	engines := startEngines(t, 2, enginehttp.VLLM)

@@ -78,7 +78,6 @@ type live struct {
 	dir   string
 	log   *journal // both logs
 	level *slog.LevelVar
-	all   *strings.Builder
 }
 
 const configFile = "perigee.yaml"
