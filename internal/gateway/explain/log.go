@@ -50,9 +50,12 @@ type Facts struct {
 	PeakTokens  load.Count
 }
 
+// StatusClientLeft stands where a client left before there was a status; it is nginx's.
+const StatusClientLeft = 499
+
 // End is how a request ended.
 type End struct {
-	Status int    // as the client got it; 0 if the client left before there was one
+	Status int    // as the client got it; StatusClientLeft if the client left before there was one
 	Code   string // the error code, empty where there is none
 	// TTFT and Duration are from the arrival; a TTFT of zero means that no answer began.
 	TTFT, Duration time.Duration

@@ -90,7 +90,7 @@ func (r *Record) endText(b *strings.Builder) {
 		return
 	}
 	status := "the client left before there was an answer"
-	if r.Status != 0 {
+	if r.Status != StatusClientLeft {
 		status = "status " + strconv.Itoa(r.Status)
 	}
 	if r.Code != "" {
