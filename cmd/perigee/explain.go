@@ -3,17 +3,21 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/perigee-llm/perigee/internal/gateway/config"
 	"github.com/perigee-llm/perigee/internal/gateway/explain"
 )
 
@@ -21,6 +25,8 @@ import (
 type explainCmd struct {
 	URL     string `name:"url" default:"http://127.0.0.1:30001" help:"The gateway's admin listener."`
 	Request string `placeholder:"ID" help:"The request to explain, by its x-request-id. Without it: the newest."`
+	KeyFile string `name:"api-key-file" placeholder:"FILE" help:"A file with the API key that the admin listener asks for, in one line."`
+	CAFile  string `name:"ca-file" placeholder:"FILE" help:"The authorities that an https URL is trusted by (PEM); without it: the system's."`
 	Limit   int    `default:"5" help:"How many requests, the newest first; 0: all that the gateway remembers."`
 	JSON    bool   `name:"json" help:"Print the gateway's JSON."`
 }
@@ -121,6 +127,9 @@ func (c *explainCmd) ask(ctx context.Context, base string) ([]byte, error) {
 		return nil, err
 	}
 	transport := &http.Transport{DisableKeepAlives: true}
+	if err := c.secure(req, transport); err != nil {
+		return nil, err
+	}
 	res, err := transport.RoundTrip(req)
 	if err != nil {
 		if errors.Is(err, syscall.ECONNREFUSED) {
@@ -133,6 +142,8 @@ func (c *explainCmd) ask(ctx context.Context, base string) ([]byte, error) {
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%s: the answer broke off: %w", base, err)
+	case res.StatusCode == http.StatusUnauthorized:
+		return nil, fmt.Errorf("%s asks for an API key, or for another one: give it with --api-key-file", base)
 	case res.StatusCode == http.StatusNotFound:
 		return nil, fmt.Errorf("%s has no /debug/decisions: it is not the admin listener, whose port is --admin-port", base)
 	case res.StatusCode != http.StatusOK:
@@ -141,4 +152,27 @@ func (c *explainCmd) ask(ctx context.Context, base string) ([]byte, error) {
 		return nil, fmt.Errorf("%s: the answer is over %d MiB; ask with --limit", base, explainMaxBody>>20)
 	}
 	return text, nil
+}
+
+// secure puts in the key and the authorities that were given.
+func (c *explainCmd) secure(req *http.Request, transport *http.Transport) error {
+	if c.KeyFile != "" {
+		key, faults := config.ReadEngineKey(c.KeyFile) // the same one line
+		if err := faults.Err(); err != nil {
+			return err
+		}
+		req.Header.Set("Authorization", "Bearer "+key)
+	}
+	if c.CAFile != "" {
+		text, err := os.ReadFile(c.CAFile)
+		if err != nil {
+			return err
+		}
+		pool := x509.NewCertPool()
+		if !pool.AppendCertsFromPEM(text) {
+			return fmt.Errorf("--ca-file: there is no certificate in %s", c.CAFile)
+		}
+		transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+	}
+	return nil
 }

@@ -154,6 +154,7 @@ func (g *Gateway) apply(ctx context.Context, next *config.Config, held *files, m
 	}
 	for _, t := range gone {
 		g.keeper.Remove(t.ID)
+		g.metrics.Forget("worker", t.ID)
 	}
 	g.public.cert.Store(held.publicCert)
 	g.admin.cert.Store(held.adminCert)

@@ -86,11 +86,21 @@ func TestReload(t *testing.T) {
 	if got := l.picked(c) + l.picked(c); got != "ac" && got != "ca" {
 		t.Errorf("requests go to %s", got)
 	}
+	if _, page, err := send(t, c, "GET", l.AdminURL()+"/metrics", ""); err != nil || strings.Contains(page, `worker="b"`) || !strings.Contains(page, `perigee_worker_requests_total{mode="plain",model="m",outcome="success",worker="a"}`) {
+		t.Errorf("the series are not those of the engines that there are: %v", err)
+	}
 	edit(engines[2].URL(), engines[1].URL())
 	l.mustReload("discovery.static.workers[1].url: " + engines[2].URL() + " → " + engines[1].URL())
 	if got := l.Registry().View().Get("c"); got.URL != engines[1].URL() || !got.Serves("m") {
 		t.Errorf("the moved engine is %+v", got.Spec)
 	}
+	edit("id: m,", "id: n,")
+	l.mustReload("models[0]: none → n", "models[0]: m → none")
+	if _, page, err := send(t, c, "GET", l.AdminURL()+"/metrics", ""); err != nil || strings.Contains(page, `model="m"`) {
+		t.Errorf("series of a model that is gone: %v", err)
+	}
+	edit("id: n,", "id: m,")
+	l.mustReload("models[0]: none → m")
 	edit(engines[1].URL(), "http://127.0.0.1:1") // nobody is there: it is registered without models, and holds nothing up for long
 	l.mustReload("workers[1].url")
 	if got := l.picked(c); got != "a" {

@@ -86,6 +86,18 @@ discovery: {static: {workers: [` + engines[0].URL() + `]}}`,
 			t.Errorf("over %s a broken stream ends with %d, %v after %q", name, status, err, body)
 		}
 	}
+	old, err := tls.Dial("tcp", host, &tls.Config{RootCAs: a.pool})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = old.Close() }()
+	const body = `{"model":"m","prompt":[1,2,3],"max_tokens":20,"stream":true}`
+	if _, err := fmt.Fprintf(old, "POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(old); err == nil {
+		t.Errorf("over HTTP/1.0 a broken stream ends cleanly after %q", text)
+	}
 	if _, _, reused := get(t, two, l.URL()+"/healthz"); !reused {
 		t.Error("a broken stream took its HTTP/2 connection down")
 	}
@@ -115,9 +127,9 @@ discovery: {static: {workers: [` + engines[0].URL() + `]}}`,
 	if _, serial, _ := get(t, a.client(t, false), l.AdminURL()+"/healthz"); serial != 3 {
 		t.Errorf("a new connection to the admin listener has certificate %d", serial)
 	}
-	old, oldKey := a.issue(t, time.Now().Add(-time.Hour))
-	l.write("cert.pem", old)
-	l.write("key.pem", oldKey)
+	ended, endedKey := a.issue(t, time.Now().Add(-time.Hour))
+	l.write("cert.pem", ended)
+	l.write("key.pem", endedKey)
 	l.mustReload("warning: the certificate ended on")
 }
 

@@ -7,6 +7,9 @@ import (
 // Metrics are the gateway's counters and histograms. Make them with [New]; all may be used at once.
 type Metrics struct {
 	registry *prometheus.Registry
+	vecs     []interface {
+		DeletePartialMatch(labels prometheus.Labels) int
+	}
 
 	// Requests counts what arrives, Responses what was answered, by route, method and status.
 	Requests, Responses *prometheus.CounterVec
@@ -57,11 +60,13 @@ func New() *Metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "perigee_" + name, Help: help}, labels)
 		m.registry.MustRegister(c)
+		m.vecs = append(m.vecs, c)
 		return c
 	}
 	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "perigee_" + name, Help: help, Buckets: buckets}, labels)
 		m.registry.MustRegister(h)
+		m.vecs = append(m.vecs, h)
 		return h
 	}
 	m.Requests = counter("requests_total", "Requests that arrived.", "route", "method")
@@ -91,6 +96,14 @@ func New() *Metrics {
 	m.registry.MustRegister(sel)
 	m.SelectionSeconds = sel
 	return m
+}
+
+// Forget drops the series that have the value of a label: of a worker, a model or a key that is gone, so that the number of series stays
+// bounded by what there is, however often that changes. A request that is still under way may bring one back.
+func (m *Metrics) Forget(label, value string) {
+	for _, v := range m.vecs {
+		v.DeletePartialMatch(prometheus.Labels{label: value})
+	}
 }
 
 func (m *Metrics) gauge(name, help string) prometheus.Gauge {

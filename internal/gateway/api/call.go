@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -134,8 +135,14 @@ func resetOldClient(r *http.Request) {
 	if r.ProtoAtLeast(1, 1) {
 		return
 	}
-	if c, ok := r.Context().Value(connKey{}).(*net.TCPConn); ok {
-		_ = c.SetLinger(0) // fails only on a connection that is gone already
+	switch c := r.Context().Value(connKey{}).(type) { // what follows fails only on a connection that is gone already
+	case *net.TCPConn:
+		_ = c.SetLinger(0)
+	case *tls.Conn:
+		if tcp, ok := c.NetConn().(*net.TCPConn); ok {
+			_ = tcp.SetLinger(0)
+			_ = tcp.Close() // now: TLS would say goodbye first, which makes a clean end of it
+		}
 	}
 }
 

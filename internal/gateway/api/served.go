@@ -80,12 +80,17 @@ func (s *Server) Apply(c Config) error {
 	s.retired.list = append(s.retired.list, old)
 	s.retired.Unlock()
 	s.current.Store(next)
-	s.forgetKeys(old, next)
+	s.forget(old, next)
 	return nil
 }
 
-// forgetKeys drops the series of keys that are gone, so that their number stays bounded by the keys there are.
-func (s *Server) forgetKeys(old, next *served) {
+// forget drops the series of models and keys that are gone.
+func (s *Server) forget(old, next *served) {
+	for _, m := range old.Models {
+		if again := next.models[m.ID]; again == nil || again.ID != m.ID {
+			s.Metrics.Forget("model", m.ID)
+		}
+	}
 	kept := map[string]bool{}
 	if next.Keys != nil {
 		for _, k := range next.Keys.Keys() {
@@ -97,7 +102,7 @@ func (s *Server) forgetKeys(old, next *served) {
 	}
 	for _, k := range old.Keys.Keys() {
 		if !kept[k.Name] {
-			s.Metrics.KeyRequests.DeletePartialMatch(map[string]string{"key": k.Name})
+			s.Metrics.Forget("key", k.Name)
 		}
 	}
 }
