@@ -18,6 +18,7 @@ var pure = []string{
 	"internal/gateway/policy",
 	"internal/gateway/bucket",
 	"internal/gateway/api/body",
+	"internal/gateway/api/sse",
 	"internal/engine",
 	"internal/replay",
 }
