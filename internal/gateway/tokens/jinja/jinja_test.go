@@ -58,11 +58,11 @@ func TestLimits(t *testing.T) {
 		"length":                    "{% set x = 'x' * 1000000 %}{% for i in range(100000) %}{% set y = x|length %}{% endfor %}",
 	} {
 		start := time.Now()
-		out, err := render(t, source, Limits{Output: 8 << 20})
+		out, err := render(t, source, Limits{Steps: 400_000, Output: 2 << 20})
 		if !errors.Is(err, ErrLimit) {
 			t.Errorf("%s: got %d bytes, error %v; want ErrLimit", name, len(out), err)
 		}
-		if d := time.Since(start); d > 20*time.Second { // a render within the limits takes a second at most on an idle machine
+		if d := time.Since(start); d > 20*time.Second { // what is not paid for takes minutes; the limits allow well below a second
 			t.Errorf("%s: took %v", name, d)
 		}
 	}
@@ -94,6 +94,20 @@ func TestNestedSourceIsRefused(t *testing.T) {
 	}
 	if _, err := Compile("{{ 1" + strings.Repeat(" or 1", 10_000) + " }}"); err == nil {
 		t.Error("a chain of or: no error")
+	}
+}
+
+// TestDeepestTemplate nests as deep as the parser allows, in macros that nest as deep as a render allows. Were the stack
+// to overflow, the process would end here.
+func TestDeepestTemplate(t *testing.T) {
+	row := strings.Repeat("[0:]", maxChain-4) + strings.Repeat("|list", maxChain-4) + strings.Repeat("*1", maxChain-4) + strings.Repeat("+1", maxChain-4)
+	deepest := "f()"
+	for range (maxNesting - 8) / 2 {
+		deepest = "(" + deepest + row + ")"
+	}
+	_, err := render(t, "{% macro f() %}{{ "+deepest+" }}{% endmacro %}{{ f() }}", Limits{})
+	if !errors.Is(err, ErrLimit) || !strings.Contains(err.Error(), "macros that call each other") {
+		t.Errorf("got %v, want ErrLimit of the calls", err)
 	}
 }
 

@@ -7,12 +7,12 @@ import (
 )
 
 // A template's nesting is bounded, so that neither the parser nor the evaluation of macros within macros can use up the
-// stack, which ends a process: with both bounds and that of calls reached it takes about half of Go's 1 GB.
+// stack, which ends a process: with both bounds and that of calls reached it stays below Go's 1 GB, as a test shows.
 const (
-	// maxNesting bounds how deep tags and expressions stand within each other. The deepest template that we know nests 14 levels.
+	// maxNesting bounds how deep tags and expressions stand within each other. The deepest template that we know nests 20 levels.
 	maxNesting = 100
 	// maxChain bounds what follows a value in a row: operators of one rank, subscripts and calls, filters. The longest row
-	// that we know has 21.
+	// that we know has 25.
 	maxChain = 64
 )
 

@@ -55,7 +55,7 @@ func TestCompileRefuses(t *testing.T) {
 		"{% if tools %}{{ messages[0].content.expandtabs() }}{% endif %}":                {ErrUnsupported, "the method expandtabs of text, in a conversation with tools"},
 		"{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}": {ErrUnsupported, "template limit"},
 	} {
-		_, err := Compile(Config{Name: "m", Source: source})
+		_, err := Compile(Config{Name: "m", Source: source, Limits: Limits{Steps: 10_000}})
 		if !errors.Is(err, want.class) || !strings.Contains(err.Error(), want.words) {
 			t.Errorf("%s: got %v; want %v with %q", source, err, want.class, want.words)
 		}
@@ -144,7 +144,7 @@ func TestHostileConversation(t *testing.T) {
 		in   Input
 		want error
 	}{
-		"many messages":    {Input{Messages: many(`{"role":"user","content":"a"}`, 100_000)}, nil},
+		"many messages":    {Input{Messages: many(`{"role":"user","content":"a"}`, 20_000)}, nil},
 		"a long message":   {Input{Messages: many(`{"role":"assistant","content":"`+strings.Repeat("</think>", 1<<17)+`"}`, 0)}, nil},
 		"deep tools":       {Input{Messages: []byte("[]"), Tools: []byte(strings.Repeat(`[`, 100_000))}, ErrLimit},
 		"too long a input": {Input{Messages: make([]byte, 33<<20)}, ErrLimit},
