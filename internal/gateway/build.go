@@ -35,13 +35,14 @@ type builtPolicy struct {
 // builder makes the models of one configuration.
 type builder struct {
 	seed       uint64
+	held       *files
 	kept, made groups
 }
 
 // buildModels makes the models of a configuration, each role group with a policy instance of its own, those of kept included. It returns
 // the groups that there are now.
-func buildModels(c *config.Config, seed uint64, kept groups) ([]*api.Model, groups, error) {
-	b := builder{seed: seed, kept: kept, made: groups{}}
+func buildModels(c *config.Config, held *files, seed uint64, kept groups) ([]*api.Model, groups, error) {
+	b := builder{seed: seed, held: held, kept: kept, made: groups{}}
 	models := make([]*api.Model, 0, len(c.Models))
 	for i := range c.Models {
 		m, err := b.model(&c.Models[i])
@@ -70,7 +71,10 @@ func (u *builder) model(m *config.Model) (*api.Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &api.Model{ID: m.ID, Aliases: m.Aliases, Resolver: resolver, Contract: contract}, nil
+	return &api.Model{
+		ID: m.ID, Aliases: m.Aliases, Resolver: resolver, Contract: contract,
+		Tokens: u.held.tokenizers[m.Tokenizer].model, ForwardIDs: m.InputIDsForwarding, AskEngines: m.EngineTokenize,
+	}, nil
 }
 
 func (u *builder) bucket(model string, b *config.Bucket) (*bucket.Bucket, error) {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"crypto/tls"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +13,8 @@ import (
 
 	"github.com/perigee-llm/perigee/internal/gateway/config"
 	"github.com/perigee-llm/perigee/internal/gateway/keyring"
+	"github.com/perigee-llm/perigee/internal/gateway/tokens"
+	"github.com/perigee-llm/perigee/internal/gateway/tokens/bpe"
 )
 
 // files is what the files hold that a configuration names.
@@ -18,6 +22,18 @@ type files struct {
 	keys, adminKeys       *keyring.Ring     // nil: none asked for
 	publicCert, adminCert *tls.Certificate  // nil: plain HTTP
 	engineKeys            map[string]string // by worker id
+	tokenizers            map[string]opened // by path
+	prefixes              *bpe.Cache        // of all tokenizers
+}
+
+// prefixMemory bounds what all tokenizers together remember of texts that they have seen, in bytes: some seven million tokens,
+// 900 conversations of 8,192.
+const prefixMemory = 64 << 20
+
+// opened is a tokenizer with what its files looked like when it was read.
+type opened struct {
+	model *tokens.Model
+	stamp string
 }
 
 // FilesError means that files which a configuration names cannot be used: it is the configuration that is at fault.
@@ -31,14 +47,21 @@ func (e *FilesError) Error() string { return e.Faults.Err().Error() }
 
 // CheckFiles reads the files that a configuration names, as Start does, and returns what is wrong with them.
 func CheckFiles(c *config.Config) config.Faults {
-	_, faults := readFiles(c)
+	_, faults := readFiles(c, nil)
 	return faults
 }
 
-// readFiles reads them all, and returns every fault of every file. What it returns can be used if none is an error.
-func readFiles(c *config.Config) (*files, config.Faults) {
+// readFiles reads them all, and returns every fault of every file. What it returns can be used if none is an error. A tokenizer
+// whose files look as they did before (nil: there is no before) is not read again.
+func readFiles(c *config.Config, before *files) (*files, config.Faults) {
 	var faults config.Faults
-	f := &files{engineKeys: map[string]string{}}
+	f := &files{engineKeys: map[string]string{}, tokenizers: map[string]opened{}}
+	if before != nil {
+		f.prefixes = before.prefixes
+	} else {
+		f.prefixes = bpe.NewCache(prefixMemory)
+	}
+	faults = append(faults, f.readTokenizers(c, before)...)
 	ring := func(k *config.APIKeys) *keyring.Ring {
 		if k == nil {
 			return nil
@@ -75,6 +98,55 @@ func readFiles(c *config.Config) (*files, config.Faults) {
 		f.engineKeys[w.ID] = key
 	}
 	return f, faults
+}
+
+// readTokenizers opens the models' tokenizers, each path once.
+func (f *files) readTokenizers(c *config.Config, before *files) (faults config.Faults) {
+	for i := range c.Models {
+		path := c.Models[i].Tokenizer
+		if _, done := f.tokenizers[path]; path == "" || done {
+			continue
+		}
+		stamp := tokenizerStamp(path)
+		if before != nil && before.tokenizers[path].stamp == stamp {
+			f.tokenizers[path] = before.tokenizers[path]
+			continue
+		}
+		m, err := tokens.Open(path, f.prefixes)
+		if err != nil {
+			faults = append(faults, config.Fault{
+				File: path, What: "cannot be used as a tokenizer: " + err.Error(), Cure: "give the directory of a model with a tokenizer.json that is supported, or none",
+			})
+			continue
+		}
+		if why := m.TemplateError(); why != nil {
+			faults = append(faults, config.Fault{
+				File: path, What: "its chat template is not used: " + why.Error(), Cure: "conversations are measured by their bare text", Warning: true,
+			})
+		}
+		f.tokenizers[path] = opened{model: m, stamp: stamp}
+	}
+	return faults
+}
+
+// tokenizerStamp describes a tokenizer's files as they lie there: names, sizes, times.
+func tokenizerStamp(path string) string {
+	var b strings.Builder
+	for _, name := range tokenizerFiles(path) {
+		if info, err := os.Stat(name); err == nil {
+			fmt.Fprintln(&b, name, info.Size(), info.ModTime().UnixNano())
+		}
+	}
+	return b.String()
+}
+
+// tokenizerFiles lists the files that tokens.Open reads of a path, whether they are there or not.
+func tokenizerFiles(path string) []string {
+	dir, file := path, filepath.Join(path, "tokenizer.json")
+	if info, err := os.Stat(path); err == nil && !info.IsDir() {
+		dir, file = filepath.Dir(path), path
+	}
+	return []string{file, filepath.Join(dir, "tokenizer_config.json"), filepath.Join(dir, "chat_template.jinja")}
 }
 
 func readCertificate(t *config.TLS) (*tls.Certificate, config.Faults) {
@@ -114,6 +186,11 @@ func named(c *config.Config) []string {
 			out = append(out, w.APIKeyFile)
 		}
 	}
+	for i := range c.Models {
+		if path := c.Models[i].Tokenizer; path != "" {
+			out = append(out, tokenizerFiles(path)...)
+		}
+	}
 	slices.Sort(out)
 	return slices.Compact(out)
 }
@@ -135,6 +212,11 @@ func diffFiles(old, next *files, c *config.Config) []config.Change {
 	}{{"server.tls", old.publicCert, next.publicCert}, {"server.admin.tls", old.adminCert, next.adminCert}} {
 		if p.was != nil && p.is != nil && !slices.EqualFunc(p.was.Certificate, p.is.Certificate, bytes.Equal) {
 			out = append(out, config.Change{Path: p.path, Old: certificateText(p.was), New: certificateText(p.is)})
+		}
+	}
+	for path, is := range next.tokenizers {
+		if was, ok := old.tokenizers[path]; ok && was.stamp != is.stamp {
+			out = append(out, config.Change{Path: path, Old: "as it was read", New: "another file"})
 		}
 	}
 	for i, w := range staticWorkers(c) {

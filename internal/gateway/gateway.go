@@ -141,14 +141,14 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 	if o.Source != nil {
 		seen = lookAt(o.Source.File, named(c)) // before they are read: what changes meanwhile is seen later
 	}
-	held, faults := readFiles(c)
+	held, faults := readFiles(c, nil)
 	for _, f := range faults.Warnings() {
 		o.Log.Warn("configuration fault", "fault", f.String())
 	}
 	if errs := faults.Errors(); len(errs) > 0 {
 		return nil, &FilesError{Faults: errs}
 	}
-	models, built, err := buildModels(c, o.Seed, nil)
+	models, built, err := buildModels(c, held, o.Seed, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -74,7 +74,7 @@ func (g *Gateway) reloadLocked(ctx context.Context) (outcome string, err error) 
 	g.wanted = nil
 	if next != nil {
 		var more config.Faults
-		held, more = readFiles(next)
+		held, more = readFiles(next, g.files)
 		faults = append(faults, more...)
 		g.wanted = named(next)
 	}
@@ -105,7 +105,7 @@ func (g *Gateway) reloadLocked(ctx context.Context) (outcome string, err error) 
 		g.log.Info("the configuration was read anew: nothing is different")
 		return "unchanged", nil
 	}
-	models, groups, err := buildModels(next, g.seed, g.groups)
+	models, groups, err := buildModels(next, held, g.seed, g.groups)
 	if err != nil {
 		g.log.Error("the new configuration cannot be used; nothing has changed", "err", err)
 		return "refused", ErrRefused

@@ -26,6 +26,7 @@ var arrows = map[string][]string{
 	"internal/gateway/upstream":         {},                                                                                                        // an HTTP client, which knows nothing of what it carries
 	"internal/gateway/tokens/jinja":     {},                                                                                                        // a template and values to text; it knows neither models nor requests
 	"internal/gateway/tokens/template":  {"internal/gateway/tokens/jinja"},                                                                         // a request's messages to the prompt
+	"internal/gateway/tokens":           {"internal/gateway/tokens/bpe", "internal/gateway/tokens/template"},                                       // joins the two: a request to its length
 	"internal/gateway/tokens/bpe":       {},                                                                                                        // text to token ids, from a file; it knows neither requests nor engines
 	"internal/gateway/explain":          {"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load"}, // the decision log keeps what selection took down
 	"internal/gateway/keyring":          {},
@@ -43,6 +44,7 @@ var arrows = map[string][]string{
 		"internal/gateway/api/body", "internal/gateway/api/body/lex", "internal/gateway/api/sse", "internal/gateway/explain",
 		"internal/gateway/config", "internal/gateway/keyring", "internal/telemetry",
 		"internal/gateway/upstream",
+		"internal/gateway/tokens/...",
 	},
 	"internal/gateway": {"internal/gateway/...", "internal/telemetry"}, // wires one gateway from a configuration
 

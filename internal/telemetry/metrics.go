@@ -29,6 +29,8 @@ type Metrics struct {
 	SelectionSeconds prometheus.Histogram
 	// Stale counts guards that the janitor gave up.
 	Stale *prometheus.CounterVec
+	// Inputs counts requests by how their length was come by; InputIDs conversations by whether their ids were forwarded, or why not.
+	Inputs, InputIDs *prometheus.CounterVec
 	// SamplingRejections counts violations of the sampling contract, by parameter.
 	SamplingRejections *prometheus.CounterVec
 	// Aborts counts /abort_request calls by result: sent, failed, dropped.
@@ -80,6 +82,8 @@ func New() *Metrics {
 	m.Decisions = counter("policy_decisions_total", "Picks of an engine, by policy and reason. A pick is not a dispatch.", "policy", "reason")
 	m.SelectionFailures = counter("policy_selection_failures_total", "Picks that failed, by policy and class, one for each group asked.", "policy", "reason")
 	m.Stale = counter("stale_requests_total", "Requests that outlived the stale time-out.", "outcome")
+	m.Inputs = counter("inputs_total", "Requests by how the length of their input was come by.", "model", "source")
+	m.InputIDs = counter("input_ids_forwarding_total", "Conversations by whether their token ids were forwarded, or why not.", "model", "outcome")
 	m.SamplingRejections = counter("sampling_contract_rejections_total", "Violations of the sampling contract.", "param")
 	m.Aborts = counter("aborts_total", "Abort calls to engines, by result.", "result")
 	m.KeyRequests = counter("api_key_requests_total", "Completion requests that came with an API key, by its name and the answer's status.", "key", "status_code")

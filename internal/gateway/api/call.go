@@ -41,6 +41,7 @@ type call struct {
 	facts body.Facts
 	patch body.Patch
 	model *Model
+	in    input
 	peak  load.Count
 	entry *explain.Entry // nil until the request was understood
 
@@ -187,6 +188,7 @@ func (c *call) prepare(kind body.Kind) *Error {
 	if e := c.applyContract(); e != nil {
 		return e
 	}
+	c.in = c.measure()
 	if out := facts.MaxOutput(); out.Known {
 		if out.N > math.MaxInt64-c.inputTokens() {
 			return badRequest("the requested output is beyond any model")
@@ -228,13 +230,13 @@ func (c *call) applyContract() *Error {
 
 // inputTokens is the length that buckets are matched by: a batch of prompts is as many sequences as it has prompts, each of
 // which must fit by itself, so the longest counts.
-func (c *call) inputTokens() int64 { return int64(max(c.facts.Prompt.Longest, 1)) }
+func (c *call) inputTokens() int64 { return c.in.longest }
 
 // run selects and dispatches until an answer has begun, the attempts are used up, or nothing is left to try.
 func (c *call) run() {
 	c.entry = c.s.Explain.Begin(explain.Facts{
 		Started: c.started, RequestID: c.id, Route: c.path, Model: c.model.ID, Stream: c.facts.Stream,
-		InputTokens: c.inputTokens(), InputExact: c.facts.Prompt.Exact, PeakTokens: c.peak,
+		InputTokens: c.inputTokens(), InputExact: c.in.exact, InputSource: c.in.source.String(), PeakTokens: c.peak,
 	})
 	var last *failure
 	for c.attempts = 1; ; c.attempts++ {
@@ -367,7 +369,7 @@ func (c *call) logAccess(took time.Duration) {
 	}
 	if c.model != nil {
 		attrs = append(attrs, slog.String("model", c.model.ID), slog.Bool("stream", c.facts.Stream),
-			slog.Int64("input_tokens", c.inputTokens()), slog.Bool("input_exact", c.facts.Prompt.Exact), slog.Int("attempts", c.attempts))
+			slog.Int64("input_tokens", c.inputTokens()), slog.String("input_source", c.in.source.String()), slog.Int("attempts", c.attempts))
 	}
 	if b := c.picked.Bucket; b != nil {
 		attrs = append(attrs, slog.String("bucket", b.ID()), slog.String("worker", workersOf(&c.picked)))

@@ -18,12 +18,13 @@ func (c *call) dispatch(sel bucket.Selection) *failure {
 }
 
 func (c *call) dispatchPlain(w *fleet.Worker) *failure {
-	l, f := c.begin(c.r.Context(), w, fleet.Plain, int64(c.facts.Prompt.Total))
+	l, f := c.begin(c.r.Context(), w, fleet.Plain, c.in.total)
 	if f != nil {
 		return f
 	}
 	patch := c.patch
 	l.rid = c.engineRequestID(w, &patch)
+	c.forwardIDs(w, &patch)
 	resp, err := l.send(c.path, engineHeader(c.r.Header, c.id, c.facts.Stream), patch.Pieces(nil), patch.Len(), c.v.Settings.RequestTimeout)
 	if err != nil {
 		return c.noAnswer(l, err)

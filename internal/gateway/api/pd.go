@@ -45,7 +45,7 @@ func (c *call) dispatchPair(sel bucket.Selection) *failure {
 		// its side; the request time-out bounds it, and so does the server's end.
 		parent = c.s.life
 	}
-	pl, f := c.begin(parent, p, fleet.Prefill, int64(c.facts.Prompt.Total))
+	pl, f := c.begin(parent, p, fleet.Prefill, c.in.total)
 	if f != nil {
 		return f
 	}
@@ -71,6 +71,7 @@ func (c *call) pairAtOnce(pl, dl *leg) *failure {
 	}
 	patch.Set(body.BootstrapPort, []byte(port))
 	patch.Set(body.BootstrapRoom, strconv.AppendUint(nil, newRoom(), 10))
+	c.forwardIDs(pl.worker, &patch)
 	pieces, length := patch.Pieces(nil), patch.Len()
 	header := engineHeader(c.r.Header, c.id, c.facts.Stream)
 

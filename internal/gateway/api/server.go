@@ -13,6 +13,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/explain"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
+	"github.com/perigee-llm/perigee/internal/gateway/tokens"
 	"github.com/perigee-llm/perigee/internal/telemetry"
 )
 
@@ -25,6 +26,12 @@ type Model struct {
 	Resolver *bucket.Resolver
 	// Contract are the operator's sampling rules; nil: none.
 	Contract *body.Contract
+	// Tokens measures its requests; nil: there is no tokenizer, and lengths are estimated or asked for.
+	Tokens *tokens.Model
+	// ForwardIDs sends the ids of conversations along to engines that take them, where that is safe.
+	ForwardIDs bool
+	// AskEngines has an engine count prompts where there is no tokenizer.
+	AskEngines bool
 }
 
 // Settings are the limits of the request path. Every field must be set.
@@ -136,6 +143,10 @@ func (s *Server) Public() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/v1/chat/completions", s.completions(body.Chat))
 	mux.Handle("/v1/completions", s.completions(body.Completion))
+	for _, prefix := range []string{"", "/v1"} { // engines have them at the root, sgl-router below /v1
+		mux.HandleFunc(prefix+"/tokenize", s.only(http.MethodPost, s.tokenizeText))
+		mux.HandleFunc(prefix+"/detokenize", s.only(http.MethodPost, s.detokenizeIDs))
+	}
 	mux.HandleFunc("/v1/models", s.only(http.MethodGet, s.keyed(publicKeys, s.listModels)))
 	mux.HandleFunc("/healthz", s.only(http.MethodGet, s.healthz))
 	mux.HandleFunc("/readyz", s.only(http.MethodGet, s.readyz))

@@ -123,7 +123,7 @@ func TestDecisions(t *testing.T) {
 		}
 		ms := 1000.0
 		want := explain.Record{
-			Time: began, RequestID: "first", Route: textPath, Model: "m", InputTokens: 3, InputExact: true, PeakTokens: load.Known(7),
+			Time: began, RequestID: "first", Route: textPath, Model: "m", InputTokens: 3, InputExact: true, InputSource: "given", PeakTokens: load.Known(7),
 			Attempts: []explain.Attempt{{Bucket: "all", Outcome: "answered", Tries: []explain.Try{{
 				Bucket: "all", Stage: "plain", Policy: "round_robin", Live: 2, Picked: "w0", Reason: all[1].Attempts[0].Tries[0].Reason,
 				Considered: all[1].Attempts[0].Tries[0].Considered,
@@ -291,7 +291,7 @@ func TestAccessLog(t *testing.T) {
 		synctest.Wait()
 		want := map[string]any{
 			"request_id": "one", "method": "POST", "path": textPath, "status": int64(200), "duration_ms": 2500.0, "sent_bytes": int64(len(a.body)),
-			"model": "m", "stream": true, "input_tokens": int64(3), "input_exact": true, "attempts": int64(1), "bucket": "all", "worker": "w0", "ttft_ms": 1500.0,
+			"model": "m", "stream": true, "input_tokens": int64(3), "input_source": "given", "attempts": int64(1), "bucket": "all", "worker": "w0", "ttft_ms": 1500.0,
 			"prompt_tokens": int64(3), "cached_tokens": int64(0), "completion_tokens": int64(2),
 		}
 		if diff := cmpDiff(want, r.access.last()); diff != "" {

@@ -195,6 +195,9 @@ func (d *decoder) compareNames(models []Model) {
 }
 
 func (d *decoder) compareModel(at string, m *Model) {
+	if both := at + ".engine_tokenize"; m.EngineTokenize && m.Tokenizer != "" && d.ok(both, at+".tokenizer") {
+		d.faultAt(both, classMisuse, "has no effect beside a tokenizer", "remove one of the two")
+	}
 	d.compareSampling(at+".sampling", &m.Sampling)
 	d.comparePolicy(at+".policy", &m.Policy)
 	d.comparePolicy(at+".decode_policy", &m.DecodePolicy)

@@ -30,7 +30,7 @@ func TestDefaults(t *testing.T) {
 	decode := config.Group{Policy: config.Policy{Name: config.PowerOfTwo}}
 	want := &config.Config{
 		Models: []config.Model{{
-			ID: "m", Tokenizer: "m", InputIDsForwarding: true,
+			ID: "m", InputIDsForwarding: true,
 			Sampling: config.Sampling{Conflict: config.ConflictReject},
 			Policy:   all.Policy, DecodePolicy: decode.Policy,
 			Buckets: []config.Bucket{{ID: "plain", Plain: &all}, {ID: "pd", Rank: 1, PD: &config.PD{Prefill: all, Decode: decode}}},

@@ -20,7 +20,7 @@ type Flags struct {
 	ConfigFile Once `name:"config" placeholder:"FILE" group:"Configuration" help:"Read the configuration from a YAML file. Flags of the groups Server, Logging and Breaker may be given too and take precedence; all others must be in the file."`
 
 	ModelID                   Once `name:"model-id" path:"models.id" as:"text" placeholder:"ID" group:"Model" help:"The model to serve. Required without --config."`
-	TokenizerPath             Once `name:"tokenizer-path" path:"models.tokenizer" as:"text" placeholder:"PATH" group:"Model" help:"A tokenizer file or repository (default: the model's id)."`
+	TokenizerPath             Once `name:"tokenizer-path" path:"models.tokenizer" as:"text" placeholder:"PATH" group:"Model" help:"The model's directory, or its tokenizer.json: prompts are then measured exactly (default: none; lengths are estimated)."`
 	DisableInputIDsForwarding bool `name:"disable-input-ids-forwarding" path:"models.input_ids_forwarding" as:"not" group:"Model" help:"Send no token ids along with requests."`
 	OverrideSamplingParams    Once `name:"override-sampling-params" path:"models.sampling.override" as:"json" placeholder:"JSON" group:"Model" help:"Sampling parameters to fix: one JSON object of numbers and {\"min\":..,\"max\":..} bands."`
 	SamplingParamConflict     Once `name:"sampling-param-conflict" path:"models.sampling.conflict" as:"text" placeholder:"reject|allow" group:"Model" help:"What happens when a client contradicts them (default: reject)."`

@@ -62,7 +62,7 @@ func mustBeComplete(t *testing.T, c *config.Config) {
 		}
 	}
 	for _, m := range c.Models {
-		if m.ID == "" || m.Tokenizer == "" || m.Sampling.Conflict == "" || len(m.Buckets) == 0 {
+		if m.ID == "" || m.Sampling.Conflict == "" || len(m.Buckets) == 0 {
 			t.Errorf("model %+v", m)
 		}
 		for _, b := range m.Buckets {

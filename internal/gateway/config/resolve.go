@@ -13,7 +13,6 @@ var notBuilt = []string{
 	"discovery file",
 	"discovery kubernetes",
 	"discovery etcd",
-	"tokenizer",
 }
 
 // refuseNotBuilt refuses by name what cannot be done yet, after everything else was judged: a configuration for the next version
@@ -36,7 +35,6 @@ func (d *decoder) refuseNotBuilt(c *Config) {
 	}
 	for i := range c.Models {
 		m, at := &c.Models[i], index("models", i)
-		refuse(at+".tokenizer", "tokenizer", "remove it: inputs are measured from the body's size")
 		policy(at+".policy", &m.Policy)
 		policy(at+".decode_policy", &m.DecodePolicy)
 		for j := range m.Buckets {
@@ -74,9 +72,6 @@ func (c *Config) resolve() {
 }
 
 func (m *Model) resolve() {
-	if m.Tokenizer == "" {
-		m.Tokenizer = m.ID
-	}
 	if m.Policy.Name == "" {
 		m.Policy.Name = RoundRobin
 	}

@@ -17,7 +17,9 @@ type Config struct {
 type Model struct {
 	ID        string   // the name that clients send; unique among ids and aliases
 	Aliases   []string // other names for the same model; nil when none
-	Tokenizer string   // the model's id when not given
+	Tokenizer string   // a directory or a tokenizer.json; empty: there is none
+	// EngineTokenize has an engine count prompts where there is no tokenizer.
+	EngineTokenize bool
 	// InputIDsForwarding says whether token ids made here may replace an engine's own tokenising.
 	InputIDsForwarding bool
 	Sampling           Sampling

@@ -46,7 +46,8 @@ type Facts struct {
 	Model       string
 	Stream      bool
 	InputTokens int64
-	InputExact  bool // counted, not estimated
+	InputExact  bool   // the engine sees as many
+	InputSource string // how the number was come by: given, rendered, encoded, bare_text, engine, estimated
 	PeakTokens  load.Count
 }
 

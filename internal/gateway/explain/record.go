@@ -17,6 +17,7 @@ type Record struct {
 	Stream      bool       `json:"stream"`
 	InputTokens int64      `json:"input_tokens"`
 	InputExact  bool       `json:"input_exact"`
+	InputSource string     `json:"input_source"`
 	PeakTokens  load.Count `json:"peak_tokens"`
 	Attempts    []Attempt  `json:"attempts"`
 	// Done is false while the request is under way; what follows is then not known.
@@ -82,7 +83,7 @@ type Rejection struct {
 func (e *Entry) renderLocked() Record {
 	r := Record{
 		Time: e.facts.Started, RequestID: e.facts.RequestID, Route: e.facts.Route, Model: e.facts.Model, Stream: e.facts.Stream,
-		InputTokens: e.facts.InputTokens, InputExact: e.facts.InputExact, PeakTokens: e.facts.PeakTokens,
+		InputTokens: e.facts.InputTokens, InputExact: e.facts.InputExact, InputSource: e.facts.InputSource, PeakTokens: e.facts.PeakTokens,
 		Attempts: []Attempt{}, Done: e.ended,
 	}
 	for _, a := range e.attempts[:e.used] {

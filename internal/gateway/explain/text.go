@@ -22,6 +22,9 @@ func (r *Record) Text() string {
 	if r.InputExact {
 		measure = "exact"
 	}
+	if r.InputSource != "" && r.InputSource != measure {
+		measure += ", " + strings.ReplaceAll(r.InputSource, "_", " ")
+	}
 	fmt.Fprintf(&b, "request %s: %s, %s, model %s, at %s\n", r.RequestID, r.Route, kind, r.Model, r.Time.UTC().Format("2006-01-02 15:04:05.000 MST"))
 	fmt.Fprintf(&b, "  input %s (%s), with the requested output %s\n", tokens(load.Known(r.InputTokens)), measure, tokens(r.PeakTokens))
 	if len(r.Attempts) == 0 {

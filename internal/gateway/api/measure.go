@@ -1,0 +1,195 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/perigee-llm/perigee/internal/gateway/api/body"
+	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+	"github.com/perigee-llm/perigee/internal/gateway/tokens"
+	"github.com/perigee-llm/perigee/internal/gateway/tokens/template"
+)
+
+const (
+	// askLimit bounds a question to an engine for the length of a prompt: a busy engine answers in milliseconds, and a
+	// request must not wait longer for its length than for a place.
+	askLimit = time.Second
+	// askedAnswer bounds the answer, in bytes: it lists every id, of which a million take seven.
+	askedAnswer = 16 << 20
+)
+
+// input is a request's prompt, measured.
+type input struct {
+	longest, total int64 // tokens; at least 1
+	exact          bool
+	source         tokens.Source
+	ids            []uint32       // of a conversation that may be forwarded
+	forward        tokens.Outcome // empty: forwarding is off, or it is no conversation
+}
+
+// measure finds out how long the input is: as the client counted it, by the model's tokenizer, by an engine's, or by the number
+// of its bytes, whichever is there first.
+func (c *call) measure() input {
+	p := c.facts.Prompt
+	in := input{longest: int64(max(p.Longest, 1)), total: int64(max(p.Total, 1)), exact: p.Exact}
+	switch {
+	case p.Kind == body.PromptIDs || p.Kind == body.PromptIDLists:
+		in.source = tokens.Given
+	case c.model.Tokens != nil:
+		c.tokenize(&in)
+	case c.model.AskEngines:
+		c.ask(&in)
+	}
+	c.s.Metrics.Inputs.WithLabelValues(c.model.ID, in.source.String()).Inc()
+	if in.forward != "" {
+		c.s.Metrics.InputIDs.WithLabelValues(c.model.ID, string(in.forward)).Inc()
+	}
+	return in
+}
+
+// tokenize measures by the model's own tokenizer. Where that has nothing to count the estimate stands.
+func (c *call) tokenize(in *input) {
+	r := c.tokenRequest()
+	f, ok := c.model.Tokens.Measure(r)
+	if !ok {
+		return
+	}
+	in.longest, in.total = int64(max(f.Longest, 1)), int64(max(f.Total, 1))
+	in.exact, in.source = f.Exact, f.Source
+	if !c.model.ForwardIDs || r.Messages == nil || c.facts.Has(body.InputIDs) {
+		return
+	}
+	if in.forward = tokens.Forwardable(r, f, present(c.raw(body.Functions))); in.forward == tokens.Forwarded {
+		in.ids = f.IDs
+	}
+}
+
+// tokenRequest gathers what the length depends on.
+func (c *call) tokenRequest() tokens.Request {
+	r := tokens.Request{
+		Tools: c.raw(body.Tools), Documents: c.raw(body.Documents), Kwargs: c.raw(body.ChatTemplateKwargs),
+		NoSpecial:          string(c.raw(body.AddSpecialTokens)) == "false",
+		NoGenerationPrompt: string(c.raw(body.AddGenerationPrompt)) == "false",
+		ContinueFinal:      string(c.raw(body.ContinueFinalMessage)) == "true",
+	}
+	for _, k := range [...]body.Key{body.ChatTemplate, body.Reasoning, body.ReasoningEffort, body.Task} {
+		r.Steered = r.Steered || present(c.raw(k))
+	}
+	if c.facts.Kind == body.Completion {
+		r.Prompt = c.raw(body.Prompt)
+	} else {
+		r.Messages = c.raw(body.Messages)
+	}
+	return r
+}
+
+// raw returns the raw value of a field, nil where it is absent.
+func (c *call) raw(k body.Key) []byte { return c.facts.Value(k).Of(c.body) }
+
+func present(raw []byte) bool { return len(raw) > 0 && string(raw) != "null" }
+
+// forwardIDs puts the conversation's ids into a body for an engine that takes them in place of rendering it again.
+func (c *call) forwardIDs(w *fleet.Worker, patch *body.Patch) {
+	if len(c.in.ids) == 0 || w.Kind != fleet.SGLang {
+		return
+	}
+	text := make([]byte, 0, 2+7*len(c.in.ids)) // six digits and a comma hold nearly every id
+	text = append(text, '[')
+	for i, id := range c.in.ids {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = strconv.AppendUint(text, uint64(id), 10)
+	}
+	patch.Set(body.InputIDs, append(text, ']'))
+}
+
+// ask has an engine count the prompt. Whatever goes wrong, the estimate stands: a length is worth a moment and no failure.
+func (c *call) ask(in *input) {
+	w := c.someEngine()
+	if w == nil {
+		return
+	}
+	question, exact := c.question(w)
+	if question == nil {
+		return
+	}
+	n, err := c.s.askTokens(c.r.Context(), w, question, engineHeader(c.r.Header, c.id, false))
+	if err != nil || n < 1 {
+		return
+	}
+	in.longest, in.total, in.source, in.exact = n, n, tokens.Asked, exact
+}
+
+// someEngine returns a live engine of the model whose family can count, another one for each request.
+func (c *call) someEngine() (found *fleet.Worker) {
+	now, seen := time.Now(), uint64(0)
+	for w := range c.v.view(c.s.Registry).All() {
+		if w.Kind == fleet.UnknownKind || w.Stage == fleet.Decode || !w.Serves(c.model.ID) || !c.s.Registry.Admits(w, now) {
+			continue
+		}
+		if seen++; c.key%seen == 0 { // nearly even, without a list
+			found = w
+		}
+	}
+	return found
+}
+
+// question is the body of a request to /tokenize, nil where the engine cannot be asked. SGLang's takes no messages; it counts
+// their bare text.
+func (c *call) question(w *fleet.Worker) (text []byte, exact bool) {
+	q := map[string]json.RawMessage{"model": body.Quote(string(c.facts.Model))}
+	r := c.tokenRequest()
+	switch {
+	case r.Prompt != nil && r.Prompt[0] == '"':
+		q["prompt"], exact = r.Prompt, true
+	case r.Prompt != nil:
+		return nil, false // a list: an engine counts one text
+	case w.Kind == fleet.VLLM:
+		q["messages"], exact = r.Messages, !r.Steered
+		if present(r.Tools) {
+			q["tools"] = r.Tools
+		}
+		if present(r.Kwargs) {
+			q["chat_template_kwargs"] = r.Kwargs
+		}
+	default:
+		bare, form, _ := template.Prompt(nil, nil, template.Input{Messages: r.Messages})
+		if form == template.Absent {
+			return nil, false
+		}
+		q["prompt"] = body.Quote(string(bare))
+	}
+	text, err := json.Marshal(q)
+	if err != nil { // every value is JSON that the scan accepted
+		return nil, false
+	}
+	return text, exact
+}
+
+// askTokens makes the call.
+func (s *Server) askTokens(ctx context.Context, w *fleet.Worker, question []byte, header http.Header) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	req := (&http.Request{
+		Method: http.MethodPost, URL: engineURL(w.URL, "/tokenize"), Header: header,
+		ContentLength: int64(len(question)), Body: newBodyReader([][]byte{question}),
+	}).WithContext(ctx)
+	resp, err := s.Engines.RoundTrip(req)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var answer struct {
+		Count int64 `json:"count"`
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, askedAnswer)).Decode(&answer); err != nil {
+		return 0, err
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1)) // to its end, so that the connection is kept
+	return answer.Count, nil
+}
