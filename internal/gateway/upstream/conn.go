@@ -70,7 +70,7 @@ func (c *conn) release(keep bool) {
 		case err := <-c.written:
 			keep = keep && err == nil
 			c.written = nil
-		default:
+		case <-time.After(writePatience): // a writer that is done may still be about to say so
 			keep = false // answered before it was asked in full
 		}
 	}

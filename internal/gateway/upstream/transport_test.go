@@ -226,6 +226,35 @@ func TestConnectionsAreKept(t *testing.T) {
 	})
 }
 
+// TestIdleIsBounded: of the connections that a burst needed only so many are kept.
+func TestIdleIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &engine{t: t, parts: [][]string{{ok + "first"}, {ok + "again"}, {ok + "third"}}}
+		tr := New(Options{Dial: e.dial, IdlePerHost: 2})
+		defer func() {
+			tr.Close()
+			synctest.Wait()
+		}()
+		var open []*http.Response
+		for range 3 {
+			resp, err := tr.RoundTrip(post(t.Context(), "x"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			open = append(open, resp)
+		}
+		for _, resp := range open {
+			if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+				t.Error(err)
+			}
+			_ = resp.Body.Close()
+		}
+		if n := tr.Idle(); e.dials != 3 || n != 2 {
+			t.Errorf("%d of %d connections are kept, want 2 of 3", n, e.dials)
+		}
+	})
+}
+
 func TestAnEndedConnectionIsToldApart(t *testing.T) {
 	bubble(t, [][]string{{ok + "first", "CLOSE"}}, func(t *testing.T, tr *Transport, e *engine) {
 		ask(tr, post(t.Context(), "x"))
@@ -388,7 +417,7 @@ func testQuiet(t *testing.T, secure bool) {
 			t.Fatal(got)
 		}
 	}
-	if dials > requests/2 { // an answer that overtakes its request's writer costs a connection
+	if dials > 2 { // one, unless the machine is so busy that an answer overtakes its request's writer by milliseconds
 		t.Errorf("%d connections for %d requests one after the other", dials, requests)
 	}
 	for tr.Idle() == 0 {
