@@ -95,6 +95,20 @@ func TestPlaySendsWhenTheTraceSays(t *testing.T) {
 	})
 }
 
+// TestLateIsWaiting: what a client that falls behind makes a request wait is part of its time to first token.
+func TestLateIsWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := player{speed: 1, url: "http://gateway", transport: gatewayFunc(func(*http.Request) (*http.Response, error) {
+			return stream(7*time.Second, tokenEvent, usageEvent(3, 2, 1), doneEvent), nil
+		})}
+		var o outcome
+		p.send(t.Context(), 1, nil, time.Now().Add(-2*time.Second), &o)
+		if o.err != nil || o.late != 2*time.Second || o.ttft != 9*time.Second {
+			t.Errorf("%+v, want 2 s late and 9 s to the first token", o)
+		}
+	})
+}
+
 func TestPlayStopsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
