@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/gateway/api"
+	"github.com/perigee-llm/perigee/internal/gateway/assemble"
 	"github.com/perigee-llm/perigee/internal/gateway/config"
 	"github.com/perigee-llm/perigee/internal/gateway/explain"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
@@ -78,7 +79,7 @@ type Gateway struct {
 	watching  sync.WaitGroup
 	reloading sync.Mutex // guards what follows
 	files     *files
-	groups    groups
+	groups    assemble.Groups
 	seen      sight    // the watched files when the configuration was last read
 	wanted    []string // the files that it named
 

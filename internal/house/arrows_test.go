@@ -37,8 +37,9 @@ var arrows = map[string][]string{
 	"internal/gateway/fleet/keeper": {
 		"internal/gateway/fleet", "internal/gateway/load", "internal/gateway/fleet/ask", "internal/gateway/fleet/introspect", "internal/gateway/load/source",
 	},
-	"internal/gateway/config":        {"internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load", "internal/gateway/keyring"}, // their limits and names; it reads the keys' file
-	"internal/gateway/config/gendoc": {"internal/gateway/config"},                                                                                // writes the reference in docs/
+	"internal/gateway/config":        {"internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load", "internal/gateway/keyring"},  // their limits and names; it reads the keys' file
+	"internal/gateway/assemble":      {"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/config"}, // a configuration's buckets, for what serves and what replays
+	"internal/gateway/config/gendoc": {"internal/gateway/config"},                                                                                 // writes the reference in docs/
 	"internal/gateway/api": {
 		"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load",
 		"internal/gateway/api/body", "internal/gateway/api/body/lex", "internal/gateway/api/sse", "internal/gateway/explain",
@@ -63,6 +64,7 @@ var arrows = map[string][]string{
 		"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load", "internal/engine",
 	},
 	"internal/replay/compare": {
+		"internal/gateway/assemble",
 		"internal/replay", "internal/trace", "internal/engine", "internal/gateway/config",
 		"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet",
 	},

@@ -2,7 +2,6 @@ package replay
 
 import (
 	"errors"
-	"hash/fnv"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,7 +49,7 @@ func ByName(name string) (Contender, error) {
 		return Contender{}, &policyError{name}
 	}
 	return Contender{Name: name, Build: func(model string, seed uint64, b *Baselines) (*bucket.Resolver, error) {
-		p := newPolicy(name, GroupSeed(seed, model, "all", fleet.Plain), b)
+		p := newPolicy(name, bucket.GroupSeed(seed, model, "all", fleet.Plain), b)
 		return bucket.NewResolver([]*bucket.Bucket{bucket.NewPlain("all", 0, bucket.Range{}, bucket.NewGroup(model, fleet.Plain, nil, p))})
 	}}, nil
 }
@@ -83,16 +82,6 @@ func newPolicy(name string, seed uint64, b *Baselines) policy.Policy {
 		b.sim.watched = true
 		return &oracle{sim: b.sim}
 	}
-}
-
-// GroupSeed returns the seed of a role group's policy: groups draw independently.
-func GroupSeed(seed uint64, model, bucketID string, stage fleet.Stage) uint64 {
-	h := fnv.New64a()
-	for _, part := range [...]string{strconv.FormatUint(seed, 10), model, bucketID, stage.String()} {
-		h.Write([]byte(part))
-		h.Write([]byte{0})
-	}
-	return h.Sum64()
 }
 
 // Baselines gives the baselines what a policy of a gateway cannot have: a look into the run. It belongs to one run.

@@ -6,10 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/perigee-llm/perigee/internal/gateway/assemble"
 	"github.com/perigee-llm/perigee/internal/gateway/bucket"
 	"github.com/perigee-llm/perigee/internal/gateway/config"
-	"github.com/perigee-llm/perigee/internal/gateway/fleet"
-	"github.com/perigee-llm/perigee/internal/gateway/policy"
 	"github.com/perigee-llm/perigee/internal/replay"
 )
 
@@ -38,7 +37,10 @@ func Configured(file string, c *config.Config, model string) (replay.Contender, 
 		}
 		out.Workers = append(out.Workers, w.ID)
 	}
-	out.Build = func(id string, seed uint64, _ *replay.Baselines) (*bucket.Resolver, error) { return build(m, id, seed) }
+	out.Build = func(id string, seed uint64, _ *replay.Baselines) (*bucket.Resolver, error) {
+		plain := func(b *config.Bucket) bool { return b.Plain != nil } // pairs' buckets have no engines here
+		return (&assemble.Builder{Seed: seed}).Resolver(id, m, plain)
+	}
 	return out, nil
 }
 
@@ -51,57 +53,4 @@ func findModel(c *config.Config, model string) (*config.Model, error) {
 		ids = append(ids, c.Models[i].ID)
 	}
 	return nil, fmt.Errorf("%w: choose one of %s", ErrNoModel, strings.Join(ids, ", "))
-}
-
-// build makes the model's buckets, each group with a policy of its own, as the gateway does. Pairs' buckets have no engines here
-// and are left out.
-func build(m *config.Model, id string, seed uint64) (*bucket.Resolver, error) {
-	var buckets []*bucket.Bucket
-	for i := range m.Buckets {
-		b := &m.Buckets[i]
-		if b.Plain == nil {
-			continue
-		}
-		p, err := policyOf(b.Plain, replay.GroupSeed(seed, id, b.ID, fleet.Plain))
-		if err != nil {
-			return nil, fmt.Errorf("bucket %s: %w", b.ID, err)
-		}
-		limits := bucket.Range{MinInput: int64(b.MinInputTokens), MaxInput: orZero(b.MaxInputTokens), MaxContext: orZero(b.MaxContextTokens)}
-		buckets = append(buckets, bucket.NewPlain(b.ID, int64(b.Rank), limits, bucket.NewGroup(id, fleet.Plain, b.Plain.Workers, p)))
-	}
-	return bucket.NewResolver(buckets)
-}
-
-func policyOf(g *config.Group, seed uint64) (policy.Policy, error) {
-	limits := policy.Limits{
-		MaxRunningRequests: wide(g.Admission.MaxRunningRequests), MaxWaitingRequests: wide(g.Admission.MaxWaitingRequests),
-		MaxKVTokens: wide(g.Admission.MaxKVTokens), MaxPendingPrefillTokens: wide(g.Admission.MaxPendingPrefillTokens),
-		MaxInflightRequests: wide(g.Admission.MaxInflightRequests),
-	}
-	switch g.Policy.Name {
-	case config.RoundRobin:
-		return policy.NewRoundRobin(limits), nil
-	case config.Random:
-		return policy.NewRandom(seed, limits), nil
-	case config.PowerOfTwo:
-		return policy.NewPowerOfTwo(seed, limits), nil
-	case config.LoadBased:
-		return policy.NewLeastLoad(limits), nil
-	}
-	return nil, fmt.Errorf("replay has no policy %s", g.Policy.Name)
-}
-
-func orZero(n *int) int64 {
-	if n == nil {
-		return 0
-	}
-	return int64(*n)
-}
-
-func wide(n *int) *int64 {
-	if n == nil {
-		return nil
-	}
-	v := int64(*n)
-	return &v
 }
