@@ -70,16 +70,18 @@ func TestSelectionErrors(t *testing.T) {
 		status  int
 		code    string
 		message string
+
+		missing, full string // groups that failed so, as counted
 	}{
-		{"no bucket", []*bucket.Bucket{bucket.NewPlain("a", 0, short, group(fleet.Plain, nil, policy.Limits{}))}, 400, "bad_request", "no bucket of this model takes a request of this length"},
-		{"no plain", []*bucket.Bucket{bucket.NewPlain("a", 0, bucket.Range{}, group(fleet.Plain, []string{}, policy.Limits{}))}, 503, "no_healthy_workers", "no plain engine is available"},
-		{"no prefill", []*bucket.Bucket{bucket.NewPD("a", 0, bucket.Range{}, group(fleet.Prefill, []string{}, policy.Limits{}), group(fleet.Decode, nil, policy.Limits{}))}, 503, "no_prefill_workers_available", "no prefill engine is available"},
-		{"no decode", []*bucket.Bucket{bucket.NewPD("a", 0, bucket.Range{}, group(fleet.Prefill, nil, policy.Limits{}), group(fleet.Decode, []string{}, policy.Limits{}))}, 503, "no_decode_workers_available", "no decode engine is available"},
-		{"full", []*bucket.Bucket{bucket.NewPlain("a", 0, bucket.Range{}, group(fleet.Plain, nil, policy.Limits{MaxInflightRequests: &zero}))}, 503, "policy_selection_failed", "max_inflight_requests rejected 1 engine"},
+		{"no bucket", []*bucket.Bucket{bucket.NewPlain("a", 0, short, group(fleet.Plain, nil, policy.Limits{}))}, 400, "bad_request", "no bucket of this model takes a request of this length", "", ""},
+		{"no plain", []*bucket.Bucket{bucket.NewPlain("a", 0, bucket.Range{}, group(fleet.Plain, []string{}, policy.Limits{}))}, 503, "no_healthy_workers", "no plain engine is available", "1", ""},
+		{"no prefill", []*bucket.Bucket{bucket.NewPD("a", 0, bucket.Range{}, group(fleet.Prefill, []string{}, policy.Limits{}), group(fleet.Decode, nil, policy.Limits{}))}, 503, "no_prefill_workers_available", "no prefill engine is available", "1", ""},
+		{"no decode", []*bucket.Bucket{bucket.NewPD("a", 0, bucket.Range{}, group(fleet.Prefill, nil, policy.Limits{}), group(fleet.Decode, []string{}, policy.Limits{}))}, 503, "no_decode_workers_available", "no decode engine is available", "1", ""},
+		{"full", []*bucket.Bucket{bucket.NewPlain("a", 0, bucket.Range{}, group(fleet.Plain, nil, policy.Limits{MaxInflightRequests: &zero}))}, 503, "policy_selection_failed", "max_inflight_requests rejected 1 engine", "", "1"},
 		{"full, then missing", []*bucket.Bucket{
 			bucket.NewPlain("a", 0, bucket.Range{MaxInput: 100}, group(fleet.Plain, nil, policy.Limits{MaxInflightRequests: &zero})),
 			bucket.NewPlain("b", 0, bucket.Range{}, group(fleet.Plain, []string{}, policy.Limits{MaxInflightRequests: &one})),
-		}, 503, "policy_selection_failed", "max_inflight_requests rejected 1 engine"},
+		}, 503, "policy_selection_failed", "max_inflight_requests rejected 1 engine", "1", "1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			specs := []fleet.Spec{{Kind: fleet.SGLang}, {Kind: fleet.SGLang, Stage: fleet.Prefill}, {Kind: fleet.SGLang, Stage: fleet.Decode}}
@@ -88,6 +90,11 @@ func TestSelectionErrors(t *testing.T) {
 				r.wantError(a, c.status, c.code)
 				if !strings.Contains(a.body, `"message":"`+c.message+`"`) {
 					t.Errorf("the message is %s", a.body)
+				}
+				for class, want := range map[policy.Class]string{policy.NoCandidates: c.missing, policy.NoAdmissibleEngine: c.full} {
+					if got := r.metric(`policy_selection_failures_total{policy="round_robin",reason="` + class.String() + `"}`); got != want {
+						t.Errorf("%s was counted %q times, want %q", class, got, want)
+					}
 				}
 			})
 		})
