@@ -310,3 +310,33 @@ func TestAccessLog(t *testing.T) {
 		}
 	})
 }
+
+// TestLoadGauges: what is in flight on an engine is told by stage, tokens for prefill and requests for decode, and is gone with the request.
+func TestLoadGauges(t *testing.T) {
+	bubble(t, rigOptions{Specs: pair(fleet.SGLang)}, func(t *testing.T, r *rig) {
+		release := make(chan struct{})
+		for _, e := range r.engines {
+			e.handler = func(w http.ResponseWriter, _ *http.Request) { <-release; _, _ = io.WriteString(w, okAnswer) }
+		}
+		want := func(values map[string]string) {
+			t.Helper()
+			for series, value := range values {
+				if got := r.metric(series); got != value {
+					t.Errorf("%s is %q, want %q", series, got, value)
+				}
+			}
+		}
+		r.wg.Go(func() { r.post(textPath, `{"model":"m","prompt":[1,2,3]}`) })
+		synctest.Wait()
+		want(map[string]string{
+			`active_load{kind="prefill_tokens",worker="w0"}`: "3", `active_load{kind="decode_requests",worker="w0"}`: "0",
+			`active_load{kind="prefill_tokens",worker="w1"}`: "0", `active_load{kind="decode_requests",worker="w1"}`: "1",
+			`worker_inflight_requests{worker="w0"}`: "1", `worker_inflight_requests{worker="w1"}`: "1", "guards": "2", "active_requests": "1",
+		})
+		close(release)
+		synctest.Wait()
+		want(map[string]string{
+			`active_load{kind="prefill_tokens",worker="w0"}`: "0", `active_load{kind="decode_requests",worker="w1"}`: "0", "guards": "0", "active_requests": "0",
+		})
+	})
+}
