@@ -157,6 +157,8 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	c.discard()
 	if ctxErr := ctx.Err(); ctxErr != nil {
 		err = ctxErr
+	} else if reused {
+		t.forget(c.key)
 	}
 	var e *Error
 	if errors.As(err, &e) {
@@ -211,6 +213,17 @@ func (t *Transport) pop(key string) *conn {
 	list[len(list)-1] = nil
 	t.mu.idle[key] = list[:len(list)-1]
 	return c
+}
+
+// forget closes the idle connections to an engine that ended a kept one: whatever did that, a restart behind a proxy or a
+// machine that came back, has most likely ended all of them, and who tries again must not meet them one by one.
+func (t *Transport) forget(key string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.mu.idle[key] {
+		_ = c.Close()
+	}
+	delete(t.mu.idle, key)
 }
 
 // put keeps a connection for later, or closes it.

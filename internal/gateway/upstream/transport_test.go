@@ -268,6 +268,35 @@ func TestAnEndedConnectionIsToldApart(t *testing.T) {
 	})
 }
 
+// TestOneEndedMeansAll holds that after a kept connection ended the others that are idle are not tried one by one.
+func TestOneEndedMeansAll(t *testing.T) {
+	stale := []string{ok + "first", "CLOSE"}
+	bubble(t, [][]string{stale, stale, stale, stale, {ok + "fresh"}}, func(t *testing.T, tr *Transport, e *engine) {
+		var open []*http.Response
+		for range 4 {
+			resp, err := tr.RoundTrip(post(t.Context(), "x"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			open = append(open, resp)
+		}
+		for _, resp := range open {
+			_, _ = io.ReadAll(resp.Body)
+			resp.Body.Close()
+		}
+		synctest.Wait()
+		if n := tr.Idle(); n != 4 {
+			t.Fatalf("%d idle", n)
+		}
+		if got := ask(tr, post(t.Context(), "x")); got != "reused, asking: unexpected EOF" {
+			t.Error(got)
+		}
+		if got := ask(tr, post(t.Context(), "x")); got != `200 "fresh" EOF` || e.dials != 5 {
+			t.Errorf("%s over %d connections", got, e.dials)
+		}
+	})
+}
+
 // TestContextEnds holds that a connection is closed as soon as its context ends, at each stage.
 func TestContextEnds(t *testing.T) {
 	for _, answer := range []string{"HANG", "HTTP/1.1 200 OK\r\nConte|HANG", ok + "he|HANG", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n|HANG"} {
