@@ -156,6 +156,9 @@ func readCertificate(t *config.TLS) (*tls.Certificate, config.Faults) {
 			return nil, faults
 		}
 	}
+	if fault, ok := config.SecretFile(t.CertFile); !ok { // that everybody may read it is as it should be
+		return nil, append(faults, fault)
+	}
 	pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
 	if err != nil {
 		return nil, append(faults, config.Fault{

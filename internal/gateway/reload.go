@@ -23,6 +23,15 @@ type Source struct {
 	Read func() (*config.Config, config.Faults)
 }
 
+// readRegular reads the configuration unless its file is one that a read could wait for, as a pipe is: nothing ends such a wait, and a
+// shutdown waits for the reload.
+func (s *Source) readRegular() (*config.Config, config.Faults) {
+	if info, err := os.Stat(s.File); err == nil && !info.Mode().IsRegular() {
+		return nil, config.Faults{{File: s.File, What: "is not a file", Cure: "name a regular file"}}
+	}
+	return s.Read()
+}
+
 // ErrRefused means that another configuration was not taken, and that nothing has changed. The log has every reason.
 var ErrRefused = errors.New("the new configuration was refused")
 
@@ -69,7 +78,7 @@ func (g *Gateway) Reload(ctx context.Context) error {
 
 func (g *Gateway) reloadLocked(ctx context.Context) (outcome string, err error) {
 	old := g.cfg.Load()
-	next, faults := g.source.Read()
+	next, faults := g.source.readRegular()
 	var held *files
 	g.wanted = nil
 	if next != nil {
