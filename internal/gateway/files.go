@@ -126,7 +126,28 @@ func (f *files) readTokenizers(c *config.Config, before *files) (faults config.F
 		}
 		f.tokenizers[path] = opened{model: m, stamp: stamp}
 	}
+	f.forgetPrefixes(before)
 	return faults
+}
+
+// forgetPrefixes begins a new memory of prefixes when a tokenizer is gone: what the old one remembers would hold on to it, with
+// all of its vocabulary. Encoding a conversation once more costs little.
+func (f *files) forgetPrefixes(before *files) {
+	if before == nil {
+		return
+	}
+	gone := false
+	for path, was := range before.tokenizers {
+		gone = gone || f.tokenizers[path].model != was.model
+	}
+	if !gone {
+		return
+	}
+	f.prefixes = bpe.NewCache(prefixMemory)
+	for path, o := range f.tokenizers {
+		o.model = o.model.WithCache(f.prefixes)
+		f.tokenizers[path] = o
+	}
 }
 
 // tokenizerStamp describes a tokenizer's files as they lie there: names, sizes, times.

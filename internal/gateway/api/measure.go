@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"strconv"
@@ -20,6 +21,9 @@ const (
 	askLimit = time.Second
 	// askedAnswer bounds the answer, in bytes: it lists every id, of which a million take seven.
 	askedAnswer = 16 << 20
+	// templateTokens is how many tokens a prompt may have beyond one for each byte of the request, which no tokenizer exceeds,
+	// for what the template adds. An answer beyond is no count, and a sum of such would overflow.
+	templateTokens = 1 << 16
 )
 
 // input is a request's prompt, measured.
@@ -55,23 +59,32 @@ func (c *call) measure() input {
 func (c *call) tokenize(in *input) {
 	r := c.tokenRequest()
 	f, ok := c.model.Tokens.Measure(r)
-	if !ok {
-		return
+	own := c.callerIDs()
+	if ok {
+		in.longest, in.total = int64(max(f.Longest, 1)), int64(max(f.Total, 1))
+		in.exact, in.source = f.Exact && !own, f.Source // the engine may read those instead
 	}
-	in.longest, in.total = int64(max(f.Longest, 1)), int64(max(f.Total, 1))
-	in.exact, in.source = f.Exact, f.Source
-	if !c.model.ForwardIDs || r.Messages == nil || c.facts.Has(body.InputIDs) {
-		return
+	switch {
+	case !c.model.ForwardIDs || c.facts.Kind != body.Chat:
+	case c.facts.Has(body.InputIDs):
+		in.forward = tokens.CallerIDs
+	default:
+		if in.forward = tokens.Forwardable(r, f); in.forward == tokens.Forwarded {
+			in.ids = f.IDs
+		}
 	}
-	if in.forward = tokens.Forwardable(r, f, present(c.raw(body.Functions))); in.forward == tokens.Forwarded {
-		in.ids = f.IDs
-	}
+}
+
+// callerIDs tells whether an engine gets token ids that the client made.
+func (c *call) callerIDs() bool {
+	return present(c.raw(body.InputIDs)) && !c.v.Settings.Stripped.Has(body.InputIDs)
 }
 
 // tokenRequest gathers what the length depends on.
 func (c *call) tokenRequest() tokens.Request {
 	r := tokens.Request{
 		Tools: c.raw(body.Tools), Documents: c.raw(body.Documents), Kwargs: c.raw(body.ChatTemplateKwargs),
+		Functions:          present(c.raw(body.Functions)),
 		NoSpecial:          string(c.raw(body.AddSpecialTokens)) == "false",
 		NoGenerationPrompt: string(c.raw(body.AddGenerationPrompt)) == "false",
 		ContinueFinal:      string(c.raw(body.ContinueFinalMessage)) == "true",
@@ -79,10 +92,18 @@ func (c *call) tokenRequest() tokens.Request {
 	for _, k := range [...]body.Key{body.ChatTemplate, body.Reasoning, body.ReasoningEffort, body.Task} {
 		r.Steered = r.Steered || present(c.raw(k))
 	}
+	for _, k := range [...]body.Key{body.AddSpecialTokens, body.AddGenerationPrompt, body.ContinueFinalMessage} {
+		switch string(c.raw(k)) {
+		case "", "null", "true", "false":
+		default:
+			r.Steered = true // engines read 0 and "no" as false, too
+		}
+	}
 	if c.facts.Kind == body.Completion {
 		r.Prompt = c.raw(body.Prompt)
 	} else {
 		r.Messages = c.raw(body.Messages)
+		r.Steered = r.Steered || string(c.raw(body.AddSpecialTokens)) == "true" // vLLM then begins twice
 	}
 	return r
 }
@@ -119,10 +140,10 @@ func (c *call) ask(in *input) {
 		return
 	}
 	n, err := c.s.askTokens(c.r.Context(), w, question, engineHeader(c.r.Header, c.id, false))
-	if err != nil || n < 1 {
+	if err != nil || n < 1 || n > int64(len(c.body))+templateTokens {
 		return
 	}
-	in.longest, in.total, in.source, in.exact = n, n, tokens.Asked, exact
+	in.longest, in.total, in.source, in.exact = n, n, tokens.Asked, exact && !c.callerIDs()
 }
 
 // someEngine returns a live engine of the model whose family can count, another one for each request.
@@ -140,23 +161,26 @@ func (c *call) someEngine() (found *fleet.Worker) {
 }
 
 // question is the body of a request to /tokenize, nil where the engine cannot be asked. SGLang's takes no messages; it counts
-// their bare text.
+// their bare text. So does vLLM's where there is something else in them than text, as an image that would be sent twice.
 func (c *call) question(w *fleet.Worker) (text []byte, exact bool) {
 	q := map[string]json.RawMessage{"model": body.Quote(string(c.facts.Model))}
+	set := func(keys ...body.Key) {
+		for _, k := range keys {
+			if raw := c.raw(k); present(raw) {
+				q[k.String()] = raw
+			}
+		}
+	}
 	r := c.tokenRequest()
 	switch {
-	case r.Prompt != nil && r.Prompt[0] == '"':
-		q["prompt"], exact = r.Prompt, true
-	case r.Prompt != nil:
+	case len(r.Prompt) > 0 && r.Prompt[0] == '"':
+		q["prompt"], exact = r.Prompt, !r.Steered
+		set(body.AddSpecialTokens)
+	case r.Prompt != nil || c.facts.Kind != body.Chat:
 		return nil, false // a list: an engine counts one text
-	case w.Kind == fleet.VLLM:
-		q["messages"], exact = r.Messages, !r.Steered
-		if present(r.Tools) {
-			q["tools"] = r.Tools
-		}
-		if present(r.Kwargs) {
-			q["chat_template_kwargs"] = r.Kwargs
-		}
+	case w.Kind == fleet.VLLM && tokens.TextOnly(r.Messages):
+		q["messages"], exact = r.Messages, !r.Steered && !present(r.Documents)
+		set(body.Tools, body.ChatTemplateKwargs, body.AddGenerationPrompt, body.ContinueFinalMessage, body.AddSpecialTokens)
 	default:
 		bare, form, _ := template.Prompt(nil, nil, template.Input{Messages: r.Messages})
 		if form == template.Absent {
@@ -184,6 +208,9 @@ func (s *Server) askTokens(ctx context.Context, w *fleet.Worker, question []byte
 		return 0, err
 	}
 	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return 0, errors.New("the engine does not count")
+	}
 	var answer struct {
 		Count int64 `json:"count"`
 	}

@@ -3,9 +3,8 @@ package api
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"io"
 	"net/http"
+	"reflect"
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/gateway/tokens"
@@ -33,15 +32,18 @@ type tokenizeAnswer struct {
 }
 
 type detokenizeRequest struct {
-	Model             string   `json:"model"`
-	Tokens            []uint32 `json:"tokens"`
-	SkipSpecialTokens bool     `json:"skip_special_tokens"`
+	Model             string          `json:"model"`
+	Tokens            json.RawMessage `json:"tokens"`
+	SkipSpecialTokens bool            `json:"skip_special_tokens"`
 }
 
 type detokenizeAnswer struct {
 	Model string `json:"model"`
 	Text  string `json:"text"`
 }
+
+// maxDetokenized bounds the ids of one request: four million take 16 MiB here, and no engine has a longer context.
+const maxDetokenized = 4 << 20
 
 // tokenizeText answers POST /tokenize and /v1/tokenize.
 func (s *Server) tokenizeText(w http.ResponseWriter, r *http.Request) {
@@ -52,11 +54,11 @@ func (s *Server) tokenizeText(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var ids []uint32
-	switch {
-	case q.Prompt != nil && q.Messages == nil:
-		ids = m.Encode(*q.Prompt, q.AddSpecialTokens == nil || *q.AddSpecialTokens)
-	case q.Prompt == nil && q.Messages != nil:
-		f, _ := m.Measure(tokens.Request{
+	switch chat := present(q.Messages); {
+	case q.Prompt != nil && !chat:
+		ids = m.Tokens.Encode(*q.Prompt, q.AddSpecialTokens == nil || *q.AddSpecialTokens)
+	case q.Prompt == nil && chat:
+		f, _ := m.Tokens.Measure(tokens.Request{
 			Messages: q.Messages, Tools: q.Tools, NoGenerationPrompt: q.AddGenerationPrompt != nil && !*q.AddGenerationPrompt,
 		})
 		if f.Source != tokens.Rendered { // ids of something else than the conversation would be no answer
@@ -82,36 +84,45 @@ func (s *Server) detokenizeIDs(w http.ResponseWriter, r *http.Request) {
 		e.write(w)
 		return
 	}
-	if q.Tokens == nil {
+	if !present(q.Tokens) {
 		badRequest("tokens are needed").write(w)
 		return
 	}
-	writeJSON(w, http.StatusOK, detokenizeAnswer{Model: q.Model, Text: m.Decode(q.Tokens, q.SkipSpecialTokens)})
+	if bytes.Count(q.Tokens, []byte{','}) >= maxDetokenized {
+		errBodyTooLarge.write(w)
+		return
+	}
+	var ids []uint32
+	if bytes.IndexByte(q.Tokens, 'n') >= 0 || json.Unmarshal(q.Tokens, &ids) != nil { // null would be read as 0
+		errUnprocessable.write(w)
+		return
+	}
+	text, ok := m.Tokens.Decode(ids, q.SkipSpecialTokens, int(s.current.Load().Settings.MaxBody))
+	if !ok {
+		badRequest("the text of these tokens is longer than this gateway's bodies").write(w)
+		return
+	}
+	writeJSON(w, http.StatusOK, detokenizeAnswer{Model: q.Model, Text: text})
 }
 
-// tokenQuestion reads a body into q and finds the model that it names.
-func (s *Server) tokenQuestion(w http.ResponseWriter, r *http.Request, q any, model func() string) (*tokens.Model, *Error) {
+// tokenQuestion reads a body into q, a pointer to a struct, and finds the model that it names, which has a tokenizer.
+func (s *Server) tokenQuestion(w http.ResponseWriter, r *http.Request, q any, model func() string) (*Model, *Error) {
 	v := s.current.Load()
+	c := &call{s: s, v: v, w: w, r: r, rc: http.NewResponseController(w), started: time.Now(), id: requestID(r.Header)}
+	w.Header()[headerRequestID] = []string{c.id}
 	caller, e := v.admit(v.Keys, w, r)
 	if e != nil {
 		return nil, e
 	}
-	c := &call{s: s, v: v, w: w, r: r, rc: http.NewResponseController(w), started: time.Now()}
 	text, e := c.readBody()
 	if e != nil {
 		return nil, e
 	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(q); err != nil {
-		var syntax *json.SyntaxError
-		if errors.As(err, &syntax) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
-			return nil, badRequest("the body is not JSON")
-		}
-		return nil, errUnprocessable
+	if !json.Valid(text) {
+		return nil, badRequest("the body is not JSON")
 	}
-	if d.More() {
-		return nil, badRequest("the body is not one JSON value")
+	if !onlyKnown(text, q) || json.Unmarshal(text, q) != nil {
+		return nil, errUnprocessable
 	}
 	m := v.models[model()]
 	if m == nil || !v.allows(caller, m) {
@@ -120,5 +131,18 @@ func (s *Server) tokenQuestion(w http.ResponseWriter, r *http.Request, q any, mo
 	if m.Tokens == nil {
 		return nil, errNoTokenizer
 	}
-	return m.Tokens, nil
+	return m, nil
+}
+
+// onlyKnown tells whether text is an object whose keys are those of the struct that q points to, letter for letter:
+// encoding/json takes PROMPT for prompt.
+func onlyKnown(text []byte, q any) bool {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(text, &fields) != nil || fields == nil {
+		return false
+	}
+	for t, i := reflect.TypeOf(q).Elem(), 0; i < t.NumField(); i++ {
+		delete(fields, t.Field(i).Tag.Get("json"))
+	}
+	return len(fields) == 0
 }

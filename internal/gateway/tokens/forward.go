@@ -1,56 +1,52 @@
 package tokens
 
-import "encoding/json"
+import (
+	"bytes"
+	"encoding/json"
+)
 
 // Outcome says whether a conversation's ids may go to the engine in place of its own rendering, and if not, why. The rules are
 // sgl-router's: each excludes a shape that some version of the engine renders otherwise. The first that applies is named.
 type Outcome string
 
-// The outcomes.
+// The outcomes, in the order in which they are looked for. The first is the caller's to find, who knows the whole request.
 const (
+	CallerIDs       Outcome = "caller_input_ids"    // the client sent ids of its own
+	NoMessages      Outcome = "no_messages"         // messages is no list, or an empty one
+	UnreadableTurns Outcome = "unreadable_messages" // messages has something else than objects
+	HasTools        Outcome = "tools"               // tools or functions, or turns that used some
+	NonTextContent  Outcome = "non_text_content"    // content that is not a text: parts, or none
+	HasReasoning    Outcome = "reasoning_history"   // a turn with its reasoning
+	UnusualTurns    Outcome = "unusual_turns"       // a system turn that is not the first, or two user turns in a row
+	IsSteered       Outcome = "steered"             // the request changes its rendering
+	IsContinuation  Outcome = "continuation"        // the answer goes on where the last turn ends
+	NotRendered     Outcome = "not_rendered"        // the template could not be followed
 	Forwarded       Outcome = "forwarded"
-	NoMessages      Outcome = "no_messages"
-	HasTools        Outcome = "tools"
-	NonTextContent  Outcome = "non_text_content"
-	HasReasoning    Outcome = "reasoning_history"
-	UnusualTurns    Outcome = "unusual_turns"
-	IsSteered       Outcome = "steered"
-	IsContinuation  Outcome = "continuation"
-	NotRendered     Outcome = "not_rendered"
-	UnreadableTurns Outcome = "unreadable_messages"
 )
 
-// turn is what the rules look at in a message.
-type turn struct {
-	Role             string          `json:"role"`
-	Content          json.RawMessage `json:"content"`
-	ReasoningContent json.RawMessage `json:"reasoning_content"`
-	ToolCalls        json.RawMessage `json:"tool_calls"`
-	FunctionCall     json.RawMessage `json:"function_call"`
+// shape is what the rules look at in a conversation. The zero value is an ordinary one.
+type shape struct {
+	noMessages, unreadable, tools, parts, reasoning, unusual, assistantLast bool
 }
 
-// Forwardable judges a request whose facts are f. functions tells that the request has the old field of that name.
-func Forwardable(r Request, f Facts, functions bool) Outcome {
-	if r.Messages == nil {
+// Forwardable judges a request whose facts are f, which Measure returned for it.
+func Forwardable(r Request, f Facts) Outcome {
+	switch s := f.shape; {
+	case r.Prompt != nil, s.noMessages:
 		return NoMessages
-	}
-	var turns []turn
-	if json.Unmarshal(r.Messages, &turns) != nil {
+	case s.unreadable:
 		return UnreadableTurns
-	}
-	if functions || given(r.Tools) || anyTurn(turns, turn.usesTools) {
+	case r.Functions, given(r.Tools), s.tools:
 		return HasTools
-	}
-	switch {
-	case anyTurn(turns, func(t turn) bool { return !isText(t.Content) }):
+	case s.parts:
 		return NonTextContent
-	case anyTurn(turns, func(t turn) bool { return given(t.ReasoningContent) }):
+	case s.reasoning:
 		return HasReasoning
-	case unusual(turns):
+	case s.unusual:
 		return UnusualTurns
-	case r.Steered, given(r.Kwargs):
+	case r.Steered, given(r.Kwargs), given(r.Documents): // the engines that take ids know no documents
 		return IsSteered
-	case r.ContinueFinal, r.NoGenerationPrompt, len(turns) > 0 && turns[len(turns)-1].Role == "assistant":
+	case r.ContinueFinal, r.NoGenerationPrompt, s.assistantLast:
 		return IsContinuation
 	case f.Source != Rendered, !f.Exact:
 		return NotRendered
@@ -58,36 +54,50 @@ func Forwardable(r Request, f Facts, functions bool) Outcome {
 	return Forwarded
 }
 
-func (t turn) usesTools() bool {
-	return t.Role == "tool" || t.Role == "function" || given(t.ToolCalls) || given(t.FunctionCall)
+// plain tells that every engine hands these messages to the template as they are. Tools and tool calls are not so: engines
+// complete them, reorder their keys, or leave them out, as tool_choice says.
+func (s shape) plain() bool {
+	return !(s.noMessages || s.unreadable || s.tools || s.parts || s.reasoning)
 }
 
-// unusual tells of a system turn that is not the first, or of two user turns in a row: templates treat these differently.
-func unusual(turns []turn) bool {
+// TextOnly tells whether messages is a list, not empty, of turns whose contents are texts.
+func TextOnly(messages []byte) bool {
+	s := shapeOf(messages)
+	return !(s.noMessages || s.unreadable || s.parts)
+}
+
+// shapeOf reads the messages. Names of keys are compared exactly and the last of two counts, as engines do; encoding/json
+// would take "Content" for content where it reads into a struct.
+func shapeOf(messages []byte) (s shape) {
+	var turns []map[string]json.RawMessage
+	if m := bytes.TrimLeft(messages, " \t\r\n"); len(m) == 0 || m[0] != '[' {
+		s.noMessages = true
+		return s
+	}
+	if json.Unmarshal(messages, &turns) != nil {
+		s.unreadable = true
+		return s
+	}
+	s.noMessages = len(turns) == 0
+	before := ""
 	for i, t := range turns {
-		if i > 0 && (t.Role == "system" || t.Role == "developer" || t.Role == "user" && turns[i-1].Role == "user") {
-			return true
+		var role string
+		if t == nil || json.Unmarshal(t["role"], &role) != nil { // null, or a turn without a role
+			s.unreadable = true
+			return s
 		}
+		s.tools = s.tools || role == "tool" || role == "function" || given(t["tool_calls"]) || given(t["function_call"])
+		s.parts = s.parts || !isText(t["content"])
+		s.reasoning = s.reasoning || given(t["reasoning_content"]) || given(t["reasoning"]) // SGLang's and vLLM's names
+		// Templates treat these differently.
+		s.unusual = s.unusual || i > 0 && (role == "system" || role == "developer" || role == "user" && before == "user")
+		s.assistantLast = role == "assistant"
+		before = role
 	}
-	return false
-}
-
-func anyTurn(turns []turn, is func(turn) bool) bool {
-	for _, t := range turns {
-		if is(t) {
-			return true
-		}
-	}
-	return false
+	return s
 }
 
 // given tells whether a raw value is there and not null.
 func given(raw []byte) bool { return len(raw) > 0 && string(raw) != "null" }
 
 func isText(raw []byte) bool { return len(raw) > 0 && raw[0] == '"' }
-
-// plainContent tells whether every message's content is a text: lists of parts are flattened by each engine in its own way.
-func plainContent(messages []byte) bool {
-	var turns []turn
-	return json.Unmarshal(messages, &turns) == nil && !anyTurn(turns, func(t turn) bool { return !isText(t.Content) })
-}

@@ -37,10 +37,12 @@ type Request struct {
 	Prompt []byte
 	// Messages, Tools, Documents and Kwargs are a conversation and what its template gets besides.
 	Messages, Tools, Documents, Kwargs []byte
-	// NoSpecial is add_special_tokens: false, which a prompt may have.
+	// NoSpecial is add_special_tokens: false of a prompt. A conversation has the special tokens of its template and no others.
 	NoSpecial bool
 	// NoGenerationPrompt is add_generation_prompt: false; ContinueFinal is continue_final_message: true.
 	NoGenerationPrompt, ContinueFinal bool
+	// Functions says that the request has the field of that name, which tools replaced.
+	Functions bool
 	// Steered says that the request changes its rendering in a way that we do not follow: a template of its own, a
 	// reasoning effort, a task.
 	Steered bool
@@ -53,14 +55,16 @@ type Facts struct {
 	// Longest and Total are the tokens of the longest prompt and of all.
 	Longest, Total int
 	Source         Source
-	// Exact says that the engine sees these very tokens.
+	// Exact says that the engine sees these very tokens, whichever engine it is.
 	Exact bool
 	// Err says why a conversation was not rendered.
 	Err error
+
+	shape shape
 }
 
 // Measure counts a request's input. It returns false where there is nothing to count: a prompt that is neither a text nor a
-// list of texts, messages without any text.
+// list of texts, messages without any text. The facts have no length then, and [Forwardable] can still say why.
 func (m *Model) Measure(r Request) (Facts, bool) {
 	if r.Prompt != nil {
 		return m.measurePrompt(r)
@@ -92,7 +96,10 @@ func (m *Model) measureChat(r Request) (Facts, bool) {
 		Messages: r.Messages, Tools: r.Tools, Documents: r.Documents, Kwargs: r.Kwargs,
 		AddGenerationPrompt: !r.NoGenerationPrompt, ContinueFinalMessage: r.ContinueFinal, ParseArguments: true,
 	})
-	f := Facts{Err: err}
+	if m.tmpl == nil {
+		err = m.why
+	}
+	f := Facts{Err: err, shape: shapeOf(r.Messages)}
 	switch form {
 	case template.Absent:
 		return f, false
@@ -100,10 +107,15 @@ func (m *Model) measureChat(r Request) (Facts, bool) {
 		f.Source = Bare
 	default:
 		f.Source = Rendered
-		f.Exact = !r.Steered && plainContent(r.Messages)
+		f.Exact = f.shape.plain() && !r.asksMore()
 	}
 	// A rendered conversation has its special tokens already.
 	f.IDs = m.tok.Encode(nil, string(text), bpe.Options{Cache: m.cache})
 	f.Longest, f.Total = len(f.IDs), len(f.IDs)
 	return f, true
+}
+
+// asksMore tells of fields that one engine follows and another does not, or not in the same way.
+func (r *Request) asksMore() bool {
+	return r.Steered || r.Functions || r.ContinueFinal || r.NoGenerationPrompt || given(r.Tools) || given(r.Documents)
 }

@@ -3,6 +3,7 @@ package tokens
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -35,9 +36,12 @@ func Open(path string, cache *bpe.Cache) (*Model, error) {
 	} else if info.IsDir() {
 		file = filepath.Join(path, "tokenizer.json")
 	}
+	if _, err := regular(file); err != nil {
+		return nil, err
+	}
 	tok, err := bpe.Open(file)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
+		return nil, err // names the file
 	}
 	dir := filepath.Dir(file)
 	config, err := readIfThere(filepath.Join(dir, "tokenizer_config.json"))
@@ -57,18 +61,42 @@ func New(tok *bpe.Tokenizer, tmpl *template.Template, why error, cache *bpe.Cach
 	return &Model{tok: tok, tmpl: tmpl, why: why, cache: cache}
 }
 
+// WithCache returns the same model with another memory of prefixes, or with none. The model itself does not change.
+func (m *Model) WithCache(cache *bpe.Cache) *Model {
+	other := *m
+	other.cache = cache
+	return &other
+}
+
+// regular refuses what is no file, as a pipe, whose writer a read would wait for. there is false for nothing at all.
+func regular(name string) (there bool, err error) {
+	info, err := os.Stat(name)
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s: not a file", name)
+	}
+	return !errors.Is(err, fs.ErrNotExist), err
+}
+
 // readIfThere returns a file's text, or nil where there is none.
 func readIfThere(name string) ([]byte, error) {
-	info, err := os.Stat(name)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	if there, err := regular(name); !there {
 		return nil, nil
-	case err != nil:
+	} else if err != nil {
 		return nil, err
-	case info.Size() > maxTemplateFile:
-		return nil, fmt.Errorf("%s: %d bytes are more than a template's file may have (%d)", name, info.Size(), maxTemplateFile)
 	}
-	return os.ReadFile(name)
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	text, err := io.ReadAll(io.LimitReader(f, maxTemplateFile+1)) // its size may change meanwhile
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxTemplateFile {
+		return nil, fmt.Errorf("%s: more than %d bytes, which no template's file has", name, maxTemplateFile)
+	}
+	return text, nil
 }
 
 func compile(name string, config, text []byte) (*template.Template, error) {
@@ -94,5 +122,15 @@ func (m *Model) Encode(text string, special bool) []uint32 {
 	return m.tok.Encode(nil, text, bpe.Options{AddSpecial: special, Cache: m.cache})
 }
 
-// Decode returns the text of ids, without special tokens if skipSpecial.
-func (m *Model) Decode(ids []uint32, skipSpecial bool) string { return m.tok.Decode(ids, skipSpecial) }
+// Decode returns the text of ids, without special tokens if skipSpecial. It returns false for ids whose tokens, as the
+// tokenizer's file writes them, have more than limit bytes together: a short id can stand for a long token. The text is at
+// most three times as long, where each byte is one that is no UTF-8.
+func (m *Model) Decode(ids []uint32, skipSpecial bool, limit int) (string, bool) {
+	for _, id := range ids {
+		token, _ := m.tok.IDToToken(id)
+		if limit -= len(token); limit < 0 {
+			return "", false
+		}
+	}
+	return m.tok.Decode(ids, skipSpecial), true
+}
