@@ -174,7 +174,8 @@ func (s *Server) Admin() http.Handler {
 }
 
 // bounded gives the client's side of every request a time-out for each way, which a handler may move. Without the one for
-// reading, net/http would wait for ever for a body that nobody reads.
+// reading, net/http would wait for ever for a body that nobody reads. While it drains each answer says that it is the last on its
+// connection: a connection that is kept until the listener closes may take a further request with it.
 func (s *Server) bounded(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rc, now := http.NewResponseController(w), time.Now()
@@ -183,9 +184,14 @@ func (s *Server) bounded(h http.Handler) http.Handler {
 		if r.ContentLength != 0 {
 			_ = rc.SetReadDeadline(now.Add(c.BodyStall))
 		}
+		if s.draining.Load() {
+			w.Header()["Connection"] = closeConnection
+		}
 		h.ServeHTTP(w, r)
 	})
 }
+
+var closeConnection = []string{"close"} // net/http only reads it
 
 // only answers 405 to other methods; HEAD counts as GET.
 func (s *Server) only(method string, h http.HandlerFunc) http.HandlerFunc {
