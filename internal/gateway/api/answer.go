@@ -94,7 +94,7 @@ func (c *call) stream(l *leg, resp *http.Response) {
 	var sniff sse.Sniffer
 	end := endLeft
 	l.clock.Stop()
-	if c.rc.Flush() == nil { // the head: a client may wait for it while the engine thinks
+	if c.flush() == nil { // the head: a client may wait for it while the engine thinks
 		end = c.copyStream(l, resp, buf[:], &sniff)
 	}
 	c.usage = sniff.Usage()
@@ -112,7 +112,7 @@ func (c *call) copyStream(l *leg, resp *http.Response, buf []byte, sniff *sse.Sn
 				c.s.Metrics.TTFT.WithLabelValues(c.model.ID).Observe(c.ttft.Seconds())
 			}
 			sniff.Write(buf[:n])
-			if c.send(buf[:n]) != nil || c.rc.Flush() != nil {
+			if c.send(buf[:n]) != nil || c.flush() != nil {
 				return endLeft
 			}
 		}

@@ -93,9 +93,11 @@ func (s *Server) completions(kind body.Kind) http.Handler {
 func (c *call) serve(kind body.Kind) {
 	defer c.finish()
 	defer c.survive()
+	defer c.extend() // for what net/http has still to write
 	if e := c.prepare(kind); e != nil {
 		c.refuse(e)
 	} else {
+		c.rest()
 		c.run()
 	}
 }

@@ -71,6 +71,7 @@ func (c *call) leftBefore(l *leg) bool {
 
 // send writes a part of the answer's body to the client, which may stall only so long.
 func (c *call) send(p []byte) error {
+	defer c.rest()
 	for len(p) > 0 {
 		c.extend()
 		n, err := c.w.Write(p[:min(len(p), piece)])
@@ -87,10 +88,26 @@ func (c *call) send(p []byte) error {
 // that reads slowly is not taken for one that reads nothing.
 const piece = 64 << 10
 
+// flush pushes out what was written, within the client's time.
+func (c *call) flush() error {
+	c.extend()
+	defer c.rest()
+	return c.rc.Flush()
+}
+
 // extend gives the client its time for reading what is written next.
 func (c *call) extend() {
 	if now := time.Now(); c.writeBy.Sub(now) < c.v.Settings.ClientStall*7/8 { // moving it for each part would cost more than the write
 		c.writeBy = now.Add(c.v.Settings.ClientStall)
+		_ = c.rc.SetWriteDeadline(c.writeBy)
+	}
+}
+
+// rest takes the client's deadline off while nothing is written. In HTTP/1 a deadline that passes unused does nothing; in
+// HTTP/2 it ends the stream, and with it an answer that only takes long to come.
+func (c *call) rest() {
+	if c.r.ProtoMajor == 2 {
+		c.writeBy = time.Time{}
 		_ = c.rc.SetWriteDeadline(c.writeBy)
 	}
 }

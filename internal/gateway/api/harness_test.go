@@ -182,6 +182,7 @@ type rigOptions struct {
 	Models   []string // more models, without engines
 	Aliases  []string
 	Keys     *keyring.Ring
+	HTTP2    bool // between the client and the gateway
 }
 
 // plain returns n plain engines of a kind.
@@ -274,11 +275,17 @@ func newRig(t *testing.T, o rigOptions) *rig {
 		t.Fatal(err)
 	}
 	r.server = &http.Server{Handler: r.s.Public(), IdleTimeout: 2 * time.Minute, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(r.logs, slog.LevelError)}
-	r.wg.Go(func() { _ = r.server.Serve(r.public) })
-	r.client = &http.Client{Transport: &http.Transport{
+	transport := &http.Transport{
 		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return r.public.dial(ctx) },
 		DisableCompression: true,
-	}}
+	}
+	if o.HTTP2 {
+		var only http.Protocols
+		only.SetUnencryptedHTTP2(true)
+		r.server.Protocols, transport.Protocols = &only, &only
+	}
+	r.client = &http.Client{Transport: transport}
+	r.wg.Go(func() { _ = r.server.Serve(r.public) })
 	return r
 }
 
