@@ -12,8 +12,8 @@ import (
 // about what was just seen, at about 2 KiB each.
 const DefaultSize = 1024
 
-// CandidatesKept bounds the candidates that an entry keeps of each group. Sampling policies look at two; for those that
-// look at all, the first ones show the pattern.
+// CandidatesKept bounds the candidates that an entry keeps of each group, the one that was picked among them. Sampling policies
+// look at two; for those that look at all, the first ones show the pattern.
 const CandidatesKept = 16
 
 // Log is the decision log. All methods may be called at once. Make one with [NewLog].

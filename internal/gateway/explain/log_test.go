@@ -17,12 +17,17 @@ import (
 
 var noon = time.Unix(1_800_000_000, 0)
 
-// selector returns a pick among n engines of one bucket.
+// selector returns a pick among n engines of one bucket, the first of which has the least load.
 func selector(t testing.TB, n int) func(*bucket.Trace) (bucket.Selection, error) {
+	return selectorOf(t, n, func(i int) int64 { return int64(i) })
+}
+
+// selectorOf returns a pick among n engines of one bucket that have so many requests running.
+func selectorOf(t testing.TB, n int, running func(int) int64) func(*bucket.Trace) (bucket.Selection, error) {
 	reg := fleet.NewRegistry(fleet.BreakerConfig{}, 0)
 	for i := range n {
 		w := reg.Put(fleet.Spec{ID: fmt.Sprintf("e%02d", i), URL: "http://x", Kind: fleet.VLLM, Models: []string{"m"}})
-		w.Load.Observe(0, load.RankReport{At: noon, Running: load.Known(int64(i)), Waiting: load.Known(0)})
+		w.Load.Observe(0, load.RankReport{At: noon, Running: load.Known(running(i)), Waiting: load.Known(0)})
 	}
 	res, err := bucket.NewResolver([]*bucket.Bucket{bucket.NewPlain("all", 0, bucket.Range{}, bucket.NewGroup("m", fleet.Plain, nil, policy.NewLeastLoad(policy.Limits{})))})
 	if err != nil {
@@ -92,6 +97,22 @@ func TestLogIsBounded(t *testing.T) {
 	}
 	if got := ids(l, explain.Query{Limit: 2}); got != "(9) (9)" {
 		t.Errorf("limited: %q", got)
+	}
+}
+
+// TestPickedIsTold: in a group of more engines than are kept, the one that was picked is told with the figures that decided.
+func TestPickedIsTold(t *testing.T) {
+	for _, n := range []int{17, 100} {
+		l, pick := explain.NewLog(1), selectorOf(t, n, func(i int) int64 { return int64(n - i) })
+		e := l.Begin(explain.Facts{RequestID: "a", Started: noon})
+		if _, err := e.Attempt(noon, pick); err != nil {
+			t.Fatal(err)
+		}
+		try := l.Records(explain.Query{})[0].Attempts[0].Tries[0]
+		want := fmt.Sprintf("least_load: 1 vs %d to %d waiting, running and on the way", n-explain.CandidatesKept+2, n)
+		if got := try.Because(); got != want {
+			t.Errorf("of %d: %s, want %s", n, got, want)
+		}
 	}
 }
 

@@ -40,9 +40,9 @@ func (p *LeastLoad) Pick(_ context.Context, c *fleet.Set, r *Request) (Pick, err
 		refused []Rejection
 	)
 	for w := range c.All() {
-		s, report := score(w, r, reported)
-		r.Trace.consider(Considered{Engine: w, Report: report, InFlight: s.inFlight, Score: load.Known(s.load)})
-		if limit := p.limits.Check(w, report); limit != NoLimit {
+		s := score(w, r, reported)
+		r.Trace.consider(s.considered())
+		if limit := p.limits.Check(w, s.report); limit != NoLimit {
 			refused = append(refused, Rejection{Engine: w, Limit: limit})
 			continue
 		}
@@ -55,45 +55,52 @@ func (p *LeastLoad) Pick(_ context.Context, c *fleet.Set, r *Request) (Pick, err
 	if reported {
 		why = ReasonLeastLoad
 	}
-	if best.ties == 1 {
-		return Pick{Engine: best.least.engine, Rank: NoRank, Reason: why}, nil
+	least := best.least
+	if best.ties > 1 {
+		least = p.takeTurns(c, r, best, reported)
 	}
-	return Pick{Engine: p.takeTurns(c, r, best, reported), Rank: NoRank, Reason: why}, nil
+	r.Trace.picked(least.considered())
+	return Pick{Engine: least.engine, Rank: NoRank, Reason: why}, nil
 }
 
 // score reads an engine's load. A report can be withdrawn between two passes; what this gateway knows itself then stands in.
-func score(w *fleet.Worker, r *Request, reported bool) (scored, *load.Report) {
+func score(w *fleet.Worker, r *Request, reported bool) scored {
 	report := w.Load.Report(r.Now)
-	s := scored{engine: w, inFlight: w.Load.Active()}
+	s := scored{engine: w, report: report, inFlight: w.Load.Active()}
 	s.load = s.inFlight
 	if reported && report.Basic() {
 		// Plus saturates: a report of absurd figures must not wrap round to the least load.
 		n := report.Waiting.Plus(report.Running).Plus(load.Known(w.Load.DispatchedSince(report.At)))
 		s.load, _ = n.Get()
 	}
-	return s, report
+	return s
 }
 
 // takeTurns picks among the candidates that share the least load. They are counted again, so that the tie needs no list; if
 // the load moved meanwhile the first least one stands.
-func (p *LeastLoad) takeTurns(c *fleet.Set, r *Request, best leastSoFar, reported bool) *fleet.Worker {
+func (p *LeastLoad) takeTurns(c *fleet.Set, r *Request, best leastSoFar, reported bool) scored {
 	skip := int((p.turn.Add(1) - 1) % uint64(best.ties))
 	for w := range c.All() {
-		s, report := score(w, r, reported)
-		if s.load != best.least.load || s.inFlight != best.least.inFlight || p.limits.Check(w, report) != NoLimit {
+		s := score(w, r, reported)
+		if s.load != best.least.load || s.inFlight != best.least.inFlight || p.limits.Check(w, s.report) != NoLimit {
 			continue
 		}
 		if skip == 0 {
-			return w
+			return s
 		}
 		skip--
 	}
-	return best.least.engine
+	return best.least
 }
 
 type scored struct {
 	engine         *fleet.Worker
+	report         *load.Report
 	load, inFlight int64
+}
+
+func (s scored) considered() Considered {
+	return Considered{Engine: s.engine, Report: s.report, InFlight: s.inFlight, Score: load.Known(s.load)}
 }
 
 // leastSoFar is the least of what was added, and how many share it.

@@ -61,12 +61,13 @@ const (
 	ReasonLeastLocally Reason = "least_in_flight" // load_based without everybody's report
 )
 
-// Trace takes down a pick for the decision log: the first candidates that the policy looked at, with the signals it saw,
-// within a bound that the owner sets. It belongs to one request.
+// Trace takes down a pick for the decision log: the first candidates that the policy looked at and the one that it picked,
+// with the signals it saw, within a bound that the owner sets. It belongs to one request.
 type Trace struct {
-	// Considered are in the order in which the policy looked; its capacity is the bound.
+	// Considered are in the order in which the policy looked; its capacity is the bound. The one that was picked is among
+	// them: in the last place, if it came beyond the bound.
 	Considered []Considered
-	// Omitted counts those beyond the bound.
+	// Omitted counts those that are not kept.
 	Omitted int
 }
 
@@ -91,4 +92,17 @@ func (t *Trace) consider(c Considered) {
 		return
 	}
 	t.Considered = append(t.Considered, c)
+}
+
+// picked sees to it that the candidate which was picked is kept, as the policy saw it when it decided. It is considered already.
+func (t *Trace) picked(c Considered) {
+	if t == nil || t.Omitted == 0 || len(t.Considered) == 0 {
+		return
+	}
+	for i := range t.Considered {
+		if t.Considered[i].Engine == c.Engine {
+			return
+		}
+	}
+	t.Considered[len(t.Considered)-1] = c
 }

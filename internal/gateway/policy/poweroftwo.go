@@ -58,5 +58,6 @@ func (p *PowerOfTwo) admit(o observed, r *Request, why Reason) (Pick, error) {
 			Rejections: []Rejection{{Engine: o.engine, Limit: limit}},
 		}
 	}
+	r.Trace.picked(o.considered())
 	return Pick{Engine: o.engine, Rank: NoRank, Reason: why}, nil
 }

@@ -17,8 +17,12 @@ type observed struct {
 
 func observe(w *fleet.Worker, r *Request) observed {
 	o := observed{engine: w, report: w.Load.Report(r.Now), inFlight: w.Load.Active()}
-	r.Trace.consider(Considered{Engine: w, Report: o.report, InFlight: o.inFlight})
+	r.Trace.consider(o.considered())
 	return o
+}
+
+func (o *observed) considered() Considered {
+	return Considered{Engine: o.engine, Report: o.report, InFlight: o.inFlight}
 }
 
 // comparePressure orders two engines by the pressure on them at a stage: negative if a has less. native says that the

@@ -28,9 +28,7 @@ func (p *Random) Pick(_ context.Context, c *fleet.Set, r *Request) (Pick, error)
 	}
 	d := newDraw(p.seed, r.Key, r.Stage)
 	w := c.At(d.intN(c.Len()))
-	report := w.Load.Report(r.Now)
-	r.Trace.consider(Considered{Engine: w, Report: report, InFlight: w.Load.Active()})
-	limit := p.limits.Check(w, report)
+	limit := p.limits.Check(w, observe(w, r).report)
 	if limit == NoLimit {
 		return Pick{Engine: w, Rank: NoRank, Reason: ReasonUniform}, nil
 	}
@@ -51,10 +49,10 @@ func (p *Random) pickAmongOthers(c *fleet.Set, r *Request, d *draw, first Reject
 		w := rest[i]
 		rest[i] = rest[len(rest)-1]
 		rest = rest[:len(rest)-1]
-		report := w.Load.Report(r.Now)
-		r.Trace.consider(Considered{Engine: w, Report: report, InFlight: w.Load.Active()})
-		limit := p.limits.Check(w, report)
+		o := observe(w, r)
+		limit := p.limits.Check(w, o.report)
 		if limit == NoLimit {
+			r.Trace.picked(o.considered())
 			return Pick{Engine: w, Rank: NoRank, Reason: ReasonUniform}, nil
 		}
 		refused = append(refused, Rejection{Engine: w, Limit: limit})

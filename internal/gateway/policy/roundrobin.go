@@ -36,10 +36,10 @@ func firstAdmitted(c *fleet.Set, r *Request, l *Limits, start int, why Reason) (
 	var refused []Rejection
 	for i := range c.Len() {
 		w := c.At((start + i) % c.Len())
-		report := w.Load.Report(r.Now)
-		r.Trace.consider(Considered{Engine: w, Report: report, InFlight: w.Load.Active()})
-		limit := l.Check(w, report)
+		o := observe(w, r)
+		limit := l.Check(w, o.report)
 		if limit == NoLimit {
+			r.Trace.picked(o.considered())
 			return Pick{Engine: w, Rank: NoRank, Reason: why}, nil
 		}
 		refused = append(refused, Rejection{Engine: w, Limit: limit})
