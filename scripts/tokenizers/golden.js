@@ -14,6 +14,7 @@ const tiny = require('./tiny.js')
 const [real, pkg] = process.argv.slice(2)
 const data = path.join(pkg, 'testdata')
 const families = ['llama3_1', 'qwen3', 'deepseek_v3', 'gptoss', 'gemma3']
+const splitters = ['llama3', 'qwen3', 'deepseek', 'o200k', 'gpt2']
 const write = (name, text) => fs.writeFileSync(path.join(data, name), zlib.gzipSync(text, { level: 9 }))
 
 // brief is the ids in full if they are few, else how many and a digest of them as little-endian words.
@@ -50,6 +51,16 @@ async function golden (name, tokenizerFile, texts) {
   console.log(name, lines.length)
 }
 
+// splits has the lengths in bytes of the words that a pre-tokenizer makes of each text. The ids of a small vocabulary show
+// few of the splits: where it has no token across a place, it does not matter whether a word ends there.
+function splits (name, tokenizerFile, texts) {
+  const pre = Tokenizer.fromString(tokenizerFile).getPreTokenizer()
+  // A byte-level word has one character for each byte.
+  const lines = texts.map((s) => JSON.stringify(brief(s === '' ? [] : pre.preTokenizeString(s).map(([w]) => [...w].length))))
+  write('split-' + name + '.jsonl.gz', lines.join('\n') + '\n')
+  console.log('split', name, lines.length)
+}
+
 async function main () {
   fs.mkdirSync(data, { recursive: true })
   fs.writeFileSync(path.join(pkg, 'unicode.txt'), await classes())
@@ -67,7 +78,9 @@ async function main () {
     const text = JSON.stringify(file)
     write('tiny-' + name + '.json.gz', text)
     await golden('tiny-' + name, text, texts.filter((s, i) => i % 3 === 0 && s.length < 5000))
+    if (splitters.includes(name)) splits(name, text, texts.filter((s) => s.length < 5000))
   }
+  if (process.env.ONLY_SMALL) return
   for (const name of families) await golden(name, read(name), everything)
 }
 main()

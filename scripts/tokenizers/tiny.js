@@ -156,7 +156,7 @@ function gemmas (out, text) {
   out.gemma = file({ vocab, merges, tokens, normalizer: replace, pre_tokenizer: pre, decoder, post_processor: template(1, '<bos>'), model: unk })
   out.gemmanormalized = file({ vocab, merges, tokens: [added('a b', { normalized: true }), added('x▁y', { normalized: true }), added(' z ', { normalized: true, single_word: true })],
     normalizer: { type: 'Sequence', normalizers: [replace, { type: 'NFC' }] }, decoder: { type: 'Sequence', decoders: [{ type: 'Strip', content: '▁', start: 1, stop: 0 }, { type: 'ByteFallback' }, { type: 'Fuse' }] }, model: unk })
-  const part = vocab.filter((t) => !/^<0x[C-F][0-9A-F]>$/.test(t))
+  const part = vocab.filter((t) => !/^<0x[9C][0-9A-F]>$/.test(t))
   out.gemmapart = file({ vocab: part, merges: shuffled(merges, 3), normalizer: replace, pre_tokenizer: pre, decoder, model: unk })
   out.gemmaunk = file({ vocab, merges, normalizer: replace, pre_tokenizer: pre, model: { unk_token: '<unk>', fuse_unk: false, byte_fallback: false } })
   out.gemmadrop = file({ vocab, merges: shuffled(merges, 4), normalizer: replace, pre_tokenizer: pre, decoder })

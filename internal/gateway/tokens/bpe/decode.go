@@ -89,6 +89,9 @@ func joinBytes(tokens []string) []string {
 	var out []string
 	var run []byte
 	flush := func() {
+		if len(run) == 0 {
+			return
+		}
 		if utf8.Valid(run) {
 			out = append(out, string(run))
 		} else {

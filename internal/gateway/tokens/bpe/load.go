@@ -1,6 +1,7 @@
 package bpe
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -30,11 +31,15 @@ func Open(path string) (*Tokenizer, error) {
 		return nil, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, MaxFileBytes+1))
-	if err != nil {
+	// The file may be of any size, and change while it is read: neither its length nor its end alone is to be trusted.
+	var buf bytes.Buffer
+	if st, err := f.Stat(); err == nil && st.Size() <= MaxFileBytes {
+		buf.Grow(int(st.Size()) + bytes.MinRead)
+	}
+	if _, err := buf.ReadFrom(io.LimitReader(f, MaxFileBytes+1)); err != nil {
 		return nil, err
 	}
-	t, err := Parse(data)
+	t, err := Parse(buf.Bytes())
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

@@ -76,7 +76,11 @@ func TestNaive(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	g := rand.New(rand.NewPCG(seed, 0))
-	for range 400 {
+	rounds := 400
+	if raceEnabled {
+		rounds = 40
+	}
+	for range rounds {
 		letters := []string{"a", "b", "c", "é", "日"}[:2+g.IntN(4)]
 		chars := g.IntN(2) == 0
 		if !chars {

@@ -46,13 +46,7 @@ func appendReplaced(dst []byte, s, from, to string) []byte {
 // are new to the reference. If it says yes then the reference would change nothing either: it knows fewer characters
 // that combine, so that there is less to reorder and to compose.
 func isNFC(s string) bool {
-	// Up to U+02FF, whose first byte is 0xcb, nothing combines: that is most text.
-	for i := range len(s) {
-		if s[i] >= 0xcc {
-			return norm.NFC.IsNormalString(s[i:]) && norm.NFC.IsNormalString(s)
-		}
-	}
-	return true
+	return norm.NFC.QuickSpanString(s) == len(s) || norm.NFC.IsNormalString(s)
 }
 
 // safeRun is how many characters of a run norm may do by itself. From 30 combining characters on it puts a joiner in

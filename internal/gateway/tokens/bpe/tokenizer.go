@@ -49,8 +49,8 @@ func (t *Tokenizer) finish() {
 // ones too: who renders text of users must know that a user can write them.
 //
 // Bytes that are not UTF-8 are encoded as the U+FFFD that a reader of the text would see, one for each longest start of
-// a character. The call allocates only where dst is too small, where text is not UTF-8 or has to be brought to normal form, and where it
-// stores to the cache.
+// a character. The call allocates only where dst is too small, where text is not UTF-8, where it has combining characters and the
+// tokenizer wants normal form, and where it stores to the cache.
 func (t *Tokenizer) Encode(dst []uint32, text string, o Options) []uint32 {
 	if !utf8.ValidString(text) {
 		text = lossy([]byte(text))
