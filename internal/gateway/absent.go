@@ -14,7 +14,7 @@ import (
 
 // absentees are the engines that a load poll or a request found nobody at. When one of them answers a poll again, its breaker need
 // not sit out its cool-down: traffic returns within a poll interval of the engine's health, and still by one request first.
-// An engine that answers polls and breaks requests off is not among them: its cool-down stands.
+// An engine that takes connections is not among them, whether it breaks requests off or is slow to answer a poll: its cool-down stands.
 type absentees struct {
 	registry *fleet.Registry
 	log      *slog.Logger
@@ -35,7 +35,7 @@ func (a *absentees) missed(id string, now time.Time) {
 
 // polled takes in one poll.
 func (a *absentees) polled(p keeper.PollInfo) {
-	if errors.Is(p.Err, ask.ErrUnreachable) {
+	if errors.Is(p.Err, ask.ErrNoConnection) {
 		a.missed(p.ID, p.At)
 		return
 	}

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"sync"
 )
@@ -19,6 +20,9 @@ import (
 var (
 	// ErrUnreachable means that no whole answer came: no connection, a broken or cut body, a time-out. It may be worth asking again.
 	ErrUnreachable = errors.New("no whole answer")
+	// ErrNoConnection is the part of [ErrUnreachable] in which nobody was there to ask: the connection was refused, or there is no such
+	// host or way to it. A connection that took too long to be made is none of it: an engine too busy to accept looks the same.
+	ErrNoConnection = fmt.Errorf("%w: no connection", ErrUnreachable)
 	// ErrStatus means that the engine answered with a status other than 200; errors.As a [StatusError] tells which.
 	ErrStatus = errors.New("refused")
 	// ErrMalformed means that the answer was whole, but not what was asked for: asking again gives the same.
@@ -86,7 +90,7 @@ func Get(ctx context.Context, client *http.Client, url, accept string, limit int
 	req.Header["User-Agent"] = userAgent
 	resp, err := client.Do(req)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrUnreachable, err)
+		return fmt.Errorf("%w: %w", unreached(err), err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
@@ -107,6 +111,14 @@ func Get(ctx context.Context, client *http.Client, url, accept string, limit int
 		return err
 	}
 	return use(*buf)
+}
+
+// unreached returns the class of an error that came in place of an answer.
+func unreached(err error) error {
+	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" && !dial.Timeout() {
+		return ErrNoConnection
+	}
+	return ErrUnreachable
 }
 
 var userAgent = []string{"perigee"} // shared by all requests: the transport only reads it

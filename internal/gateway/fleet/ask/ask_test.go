@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -71,6 +73,38 @@ func TestGet(t *testing.T) {
 				t.Errorf("%v: retryable %v, absent %v; want %v, %v", err, ask.Retryable(err), ask.Absent(err), c.retry, c.absent)
 			}
 		})
+	}
+}
+
+// TestNoConnection: that nobody is there is told apart from an engine that is there and does not answer well.
+func TestNoConnection(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := "http://" + l.Addr().String()
+	_ = l.Close()
+	fails := func(err error) *http.Client {
+		return &http.Client{Transport: transport(func(*http.Request) (*http.Response, error) { return nil, err })}
+	}
+	plain := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	for _, c := range []struct {
+		name   string
+		client *http.Client
+		url    string
+		nobody bool
+	}{
+		{"refused", plain, closed, true},
+		{"no such host", fails(&net.OpError{Op: "dial", Err: &net.DNSError{IsNotFound: true}}), "http://engine", true},
+		{"connecting took too long", fails(&net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}), "http://engine", false},
+		{"the answer took too long", fails(context.DeadlineExceeded), "http://engine", false},
+		{"reset", fails(&net.OpError{Op: "read", Err: errors.New("connection reset")}), "http://engine", false},
+		{"cut", answer(200, -1, iotest.ErrReader(io.ErrUnexpectedEOF)), "http://engine", false},
+	} {
+		err := ask.Get(t.Context(), c.client, c.url, "", 8, func([]byte) error { return nil })
+		if errors.Is(err, ask.ErrNoConnection) != c.nobody || !errors.Is(err, ask.ErrUnreachable) || !ask.Retryable(err) {
+			t.Errorf("%s: %v; want nobody there: %v", c.name, err, c.nobody)
+		}
 	}
 }
 
