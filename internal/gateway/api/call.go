@@ -301,7 +301,7 @@ func (c *call) selectEngines() (bucket.Selection, error) {
 	c.s.Metrics.SelectionSeconds.Observe(time.Since(now).Seconds())
 	for i := range tries {
 		if t := &tries[i]; t.Err != nil {
-			c.s.Metrics.SelectionFailures.WithLabelValues(t.Policy, t.Err.Class.String()).Inc()
+			c.s.Metrics.SelectionFailures.WithLabelValues(t.Policy, t.Failed()).Inc()
 		} else {
 			c.s.Metrics.Decisions.WithLabelValues(t.Policy, string(t.Pick.Reason)).Inc()
 		}

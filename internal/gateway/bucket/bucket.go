@@ -106,7 +106,8 @@ type Selection struct {
 // PD tells whether the selection is a pair.
 func (s *Selection) PD() bool { return s.Plain.Engine == nil }
 
-// Pick picks every engine that the bucket's kind needs, or none. The error is a *policy.PickError that names the stage.
+// Pick picks every engine that the bucket's kind needs, or none. The error is a *policy.PickError that names the stage, or
+// what else a policy returns.
 func (b *Bucket) Pick(ctx context.Context, v *fleet.View, r *Request) (Selection, error) {
 	if b.plain != nil {
 		p, err := b.plain.Pick(ctx, v, b.id, r)

@@ -68,7 +68,8 @@ func (g *Group) Live(v *fleet.View, r *Request) int {
 	return s.set.Len()
 }
 
-// Pick has the policy pick one of the group's live workers, less those that the request excludes. The error is a *policy.PickError.
+// Pick has the policy pick one of the group's live workers, less those that the request excludes. The error is a *policy.PickError,
+// or what else a policy returns: the error of a context that ended while it waited.
 func (g *Group) Pick(ctx context.Context, v *fleet.View, bucket string, r *Request) (policy.Pick, error) {
 	s := g.pool.Get().(*scratch)
 	defer g.put(s)

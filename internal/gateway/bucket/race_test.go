@@ -173,6 +173,7 @@ func TestTraceReuse(t *testing.T) {
 			}
 		}
 	}
+	(*bucket.Trace)(nil).Reset()
 	if bucket.NewTrace(0).Tries() != nil || (*bucket.Trace)(nil).Tries() != nil {
 		t.Error("an unused trace has tries")
 	}

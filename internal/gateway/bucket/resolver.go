@@ -49,7 +49,7 @@ func (r *Resolver) Buckets() []*Bucket { return slices.Clone(r.buckets) }
 func (r *Resolver) Resolve(dst []*Bucket, input int64, peak load.Count) ([]*Bucket, error) {
 	if p, ok := peak.Get(); ok && p < input {
 		return dst, &policy.PickError{
-			Class:  policy.InvalidSignal,
+			Class: policy.InvalidSignal, Stage: policy.NoStage,
 			Detail: "the expected peak of " + peak.String() + " tokens is below the input of " + strconv.FormatInt(input, 10),
 		}
 	}

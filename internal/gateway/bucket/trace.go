@@ -1,6 +1,7 @@
 package bucket
 
 import (
+	"context"
 	"errors"
 
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
@@ -21,9 +22,25 @@ type Try struct {
 	Policy     string
 	Candidates int // live members that the policy was given
 	Looked     policy.Trace
-	// Pick is set if the policy picked; Err holds why not otherwise.
+	// Pick is set if the policy picked; Err holds why not otherwise. It is a *policy.PickError or what else the policy returned,
+	// such as the error of a context that ended while it waited.
 	Pick policy.Pick
-	Err  *policy.PickError
+	Err  error
+}
+
+// Failed says in one word why the policy did not pick: the class of a *policy.PickError, "context_ended" or "other_error". It is empty
+// where it picked.
+func (y *Try) Failed() string {
+	var pe *policy.PickError
+	switch {
+	case y.Err == nil:
+		return ""
+	case errors.As(y.Err, &pe):
+		return pe.Class.String()
+	case errors.Is(y.Err, context.DeadlineExceeded), errors.Is(y.Err, context.Canceled):
+		return "context_ended"
+	}
+	return "other_error"
 }
 
 // NewTrace returns a trace that keeps up to perGroup candidates of each group that is tried.
@@ -38,7 +55,11 @@ func (t *Trace) Tries() []Try {
 }
 
 // Reset empties the trace and keeps its memory.
-func (t *Trace) Reset() { t.tries = t.tries[:0] }
+func (t *Trace) Reset() {
+	if t != nil {
+		t.tries = t.tries[:0]
+	}
+}
 
 // begin opens the entry of one group's pick. It returns nil where nobody wants to know; the methods of *Try allow for that.
 func (t *Trace) begin(bucket string, stage fleet.Stage, policyName string, candidates int) *Try {
@@ -75,7 +96,7 @@ func (y *Try) picked(p policy.Pick) {
 // failed notes the error and hands it back.
 func (y *Try) failed(err error) error {
 	if y != nil {
-		errors.As(err, &y.Err)
+		y.Err = err
 	}
 	return err
 }

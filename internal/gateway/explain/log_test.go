@@ -2,6 +2,7 @@ package explain_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -112,6 +113,43 @@ func TestPickedIsTold(t *testing.T) {
 		want := fmt.Sprintf("least_load: 1 vs %d to %d waiting, running and on the way", n-explain.CandidatesKept+2, n)
 		if got := try.Because(); got != want {
 			t.Errorf("of %d: %s, want %s", n, got, want)
+		}
+	}
+}
+
+// waiting is a policy whose look-up fails.
+type waiting struct{ err error }
+
+func (waiting) Name() string { return "waiting" }
+
+func (p waiting) Pick(context.Context, *fleet.Set, *policy.Request) (policy.Pick, error) {
+	return policy.Pick{}, p.err
+}
+
+// TestOtherErrorsAreTold: a pick that failed for another reason than a policy's own classes is told with that.
+func TestOtherErrorsAreTold(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want string
+	}{
+		{fmt.Errorf("a look-up: %w", context.DeadlineExceeded), "context_ended: a look-up: context deadline exceeded"},
+		{context.Canceled, "context_ended: context canceled"},
+		{errors.New("no answer"), "other_error: no answer"},
+		{fmt.Errorf("wrapped: %w", &policy.PickError{Class: policy.InvalidSignal, Detail: "odd"}), "invalid_signal: odd"},
+	} {
+		reg := fleet.NewRegistry(fleet.BreakerConfig{}, 0)
+		reg.Put(fleet.Spec{ID: "e", Models: []string{"m"}})
+		b := bucket.NewPlain("b", 0, bucket.Range{}, bucket.NewGroup("m", fleet.Plain, nil, waiting{tt.err}))
+		l := explain.NewLog(1)
+		_, err := l.Begin(explain.Facts{}).Attempt(noon, func(tr *bucket.Trace) (bucket.Selection, error) {
+			return b.Pick(context.Background(), reg.View(), &bucket.Request{Now: noon, InputTokens: 1, Trace: tr})
+		})
+		if !errors.Is(err, tt.err) {
+			t.Errorf("got %v, want %v", err, tt.err)
+		}
+		record := l.Records(explain.Query{})[0]
+		if try := record.Attempts[0].Tries[0]; try.Error+": "+try.Detail != tt.want || !strings.Contains(record.Text(), "picked nothing: "+tt.want) {
+			t.Errorf("told as %q, %q, want %s", try.Error, try.Detail, tt.want)
 		}
 	}
 }

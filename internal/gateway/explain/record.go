@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"errors"
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/gateway/bucket"
@@ -119,8 +120,14 @@ func renderTry(t bucket.Try, at time.Time) Try {
 		out.Considered = append(out.Considered, renderCandidate(c, at))
 	}
 	if t.Err != nil {
-		out.Error, out.Detail = t.Err.Class.String(), t.Err.Detail
-		for _, rej := range t.Err.Rejections {
+		out.Error = t.Failed()
+		var pe *policy.PickError
+		if !errors.As(t.Err, &pe) {
+			out.Detail = t.Err.Error()
+			return out
+		}
+		out.Detail = pe.Detail
+		for _, rej := range pe.Rejections {
 			out.Rejections = append(out.Rejections, Rejection{Engine: rej.Engine.ID, Limit: rej.Limit.String()})
 		}
 	}

@@ -54,10 +54,13 @@ type Rejection struct {
 	Limit  Limit
 }
 
+// NoStage stands where a request failed before any group was asked.
+const NoStage fleet.Stage = 255
+
 // PickError is a pick that failed. Its text names engines: it is for logs, not for clients.
 type PickError struct {
 	Class Class
-	// Stage is the group's role.
+	// Stage is the group's role, or NoStage.
 	Stage fleet.Stage
 	// Rejections is filled for NoAdmissibleEngine and AdmissionRejected.
 	Rejections []Rejection
@@ -65,11 +68,13 @@ type PickError struct {
 	Detail string
 }
 
-// Error returns the class, the stage, and what is known of the cause.
+// Error returns the stage if there is one, the class, and what is known of the cause.
 func (e *PickError) Error() string {
 	var b strings.Builder
-	b.WriteString(e.Stage.String())
-	b.WriteString(": ")
+	if e.Stage != NoStage {
+		b.WriteString(e.Stage.String())
+		b.WriteString(": ")
+	}
 	b.WriteString(e.Class.String())
 	if e.Detail != "" {
 		b.WriteString(": ")
