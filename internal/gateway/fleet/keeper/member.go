@@ -25,6 +25,7 @@ type member struct {
 	retryMost      time.Duration
 	nextAsk        time.Time // introspection
 	nextPoll       time.Time
+	lastPoll       time.Time // when the last one ended; zero before the first
 
 	answered bool // the engine once said what it is
 	failures int  // introspections that failed in a row
@@ -81,7 +82,7 @@ func (m *member) asked(now time.Time, spec fleet.Spec, err error) (changed bool)
 		m.answered, m.told = true, spec.Ranks
 		if m.put(spec) {
 			changed = true
-			m.nextPoll, m.refused = m.polls.after(now), false // what was refused before may be there now
+			m.nextPoll, m.refused = m.firstPoll(now), false // what was refused before may be there now
 		}
 	case m.worker == nil:
 		m.put(m.target.Unknown())
@@ -90,6 +91,16 @@ func (m *member) asked(now time.Time, spec fleet.Spec, err error) (changed bool)
 		m.nextPoll = m.polls.after(now)
 	}
 	return changed
+}
+
+// firstPoll is when an engine that was just registered is polled: at once, or the first requests would choose blindly for up to
+// an interval. The polls after it keep to the beat, which spreads them. One that was polled a moment ago waits for the beat, too:
+// behind a URL that is now one engine and now another, each question would otherwise be followed by the next without a pause.
+func (m *member) firstPoll(now time.Time) time.Time {
+	if now.Sub(m.lastPoll) < m.polls.every {
+		return m.polls.after(now)
+	}
+	return now
 }
 
 // put registers the spec. Of what the engine said and what its load showed, the larger number of ranks counts: a report
@@ -113,7 +124,7 @@ const (
 
 // polled takes in the outcome of a poll that ended at now, and returns the error that the outcome amounts to.
 func (m *member) polled(now time.Time, a *source.Answer, err error) (event, error) {
-	m.nextPoll = m.polls.after(now)
+	m.lastPoll, m.nextPoll = now, m.polls.after(now)
 	what := nothing
 	if err == nil {
 		expected := m.worker.Ranks
