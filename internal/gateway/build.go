@@ -84,7 +84,7 @@ func buildTargets(d *config.Discovery) []introspect.Target {
 // buildSettings turns the server's section and the rule on client fields into the limits of the request path.
 func buildSettings(c *config.Config) api.Settings {
 	s := api.Settings{
-		MaxBody: c.Server.MaxBodyBytes, MaxAttempts: c.Server.MaxAttempts,
+		MaxBody: c.Server.MaxBodyBytes, MaxBuffered: c.Server.MaxBufferedBytes, MaxAttempts: c.Server.MaxAttempts,
 		RequestTimeout: c.Server.RequestTimeout, StreamIdle: c.Server.StreamIdleTimeout, Stale: c.Server.StaleRequestTimeout,
 		BodyStall: api.DefaultBodyStall, ClientStall: api.DefaultClientStall,
 		PublicMetrics: c.Server.PublicMetrics, PublicFlush: c.Server.PublicFlushCache,

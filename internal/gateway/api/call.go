@@ -38,6 +38,7 @@ type call struct {
 	key     uint64
 
 	body  []byte
+	held  int64 // bytes of what all bodies may take together
 	facts body.Facts
 	patch body.Patch
 	model *Model
@@ -94,6 +95,7 @@ func (c *call) serve(kind body.Kind) {
 	defer c.finish()
 	defer c.survive()
 	defer c.extend() // for what net/http has still to write
+	defer c.letGo()
 	if e := c.prepare(kind); e != nil {
 		c.refuse(e)
 	} else {

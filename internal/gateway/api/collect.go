@@ -12,7 +12,7 @@ import (
 type collector struct {
 	s *Server
 
-	workers, health, breaker, inflight, load, reportAge, requests, guards *prometheus.Desc
+	workers, health, breaker, inflight, load, reportAge, requests, guards, buffered *prometheus.Desc
 }
 
 func newCollector(s *Server) *collector {
@@ -29,12 +29,13 @@ func newCollector(s *Server) *collector {
 		reportAge: d("worker_report_age_seconds", "Age of the worker's load report; absent without a fresh and complete one.", "worker"),
 		requests:  d("active_requests", "Completion requests under way in this gateway."),
 		guards:    d("guards", "Places in engines' accounts that are held."),
+		buffered:  d("buffered_bytes", "Bytes of request bodies that are held."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.workers, c.health, c.breaker, c.inflight, c.load, c.reportAge, c.requests, c.guards} {
+	for _, d := range []*prometheus.Desc{c.workers, c.health, c.breaker, c.inflight, c.load, c.reportAge, c.requests, c.guards, c.buffered} {
 		ch <- d
 	}
 }
@@ -67,4 +68,5 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(c.requests, float64(c.s.Active()))
 	gauge(c.guards, float64(c.s.Tracker.Held()))
+	gauge(c.buffered, float64(c.s.buffered.Load()))
 }

@@ -18,6 +18,8 @@ type Error struct {
 	Code string
 	// Message is for people. It names no engine, no address and no internal cause.
 	Message string
+	// RetryAfter is when a client may try again, in seconds; 0: nothing is said of it.
+	RetryAfter int
 	// UpstreamStatus is the engine's status where it had answered one already, else 0.
 	UpstreamStatus int
 }
@@ -48,6 +50,7 @@ var (
 	errStale         = &Error{Status: http.StatusGatewayTimeout, Code: "stale_request_expired", Message: "the request outlived the longest life of a request"}
 	errBreakerOpen   = &Error{Status: http.StatusServiceUnavailable, Code: "breaker_open", Message: "the engine has failed too often to be tried now"}
 	errMisconfigured = &Error{Status: http.StatusServiceUnavailable, Code: "worker_misconfigured", Message: "the engine cannot serve this request as it is configured"}
+	errOverloaded    = &Error{Status: http.StatusServiceUnavailable, Code: "gateway_overloaded", Message: "this gateway holds as many request bodies as it may", RetryAfter: 1}
 	errDraining      = &Error{Status: http.StatusServiceUnavailable, Code: "draining", Message: "this gateway is shutting down"}
 )
 
@@ -110,6 +113,9 @@ func (e *Error) write(w http.ResponseWriter) {
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(text)))
 	h.Set(headerErrorCode, e.Code)
+	if e.RetryAfter != 0 {
+		h.Set("Retry-After", strconv.Itoa(e.RetryAfter))
+	}
 	if e.UpstreamStatus != 0 {
 		h.Set(headerUpstreamStatus, strconv.Itoa(e.UpstreamStatus))
 	}

@@ -196,7 +196,7 @@ func plain(n int, k fleet.Kind) []fleet.Spec {
 
 func testSettings() Settings {
 	return Settings{
-		MaxBody: 1 << 20, MaxAttempts: 3, RequestTimeout: time.Minute, StreamIdle: 20 * time.Second, Stale: time.Hour,
+		MaxBody: 1 << 20, MaxBuffered: 8 << 20, MaxAttempts: 3, RequestTimeout: time.Minute, StreamIdle: 20 * time.Second, Stale: time.Hour,
 		BodyStall: DefaultBodyStall, ClientStall: DefaultClientStall, Refused: body.ProtectedKeys,
 	}
 }
@@ -352,6 +352,9 @@ func (r *rig) atRest() {
 	r.t.Helper()
 	if n := r.tracker.Held(); n != 0 {
 		r.t.Errorf("%d guards are still held", n)
+	}
+	if n := r.s.buffered.Load(); n != 0 {
+		r.t.Errorf("%d bytes of request bodies are still held", n)
 	}
 	for _, e := range r.engines {
 		w := e.worker

@@ -11,19 +11,28 @@ import (
 // firstRead bounds what is allocated on the word of a Content-Length, in bytes; beyond it the buffer grows with what comes.
 const firstRead = 1 << 20
 
-// readBody reads the whole body within the limits on its size and on the sender's silence. A sender that sends a little now
-// and then has as long as an engine would have for its answer.
+// readBody reads the whole body within the limits on its size, on the sender's silence and on what all requests hold together. A
+// sender that sends a little now and then has as long as an engine would have for its answer. The caller gives the memory back
+// with letGo.
 func (c *call) readBody() ([]byte, *Error) {
 	limit := c.v.Settings.MaxBody
 	if c.r.ContentLength > limit {
 		return nil, errBodyTooLarge // net/http closes the connection rather than reading it all
 	}
 	in := http.MaxBytesReader(c.w, c.r.Body, limit)
-	buf := make([]byte, 0, max(512, min(c.r.ContentLength+1, firstRead)))
+	first := max(512, min(c.r.ContentLength+1, firstRead))
+	if !c.hold(first) {
+		return nil, errOverloaded
+	}
+	buf := make([]byte, 0, first)
 	end := c.started.Add(c.v.Settings.RequestTimeout)
 	for {
 		if len(buf) == cap(buf) {
-			buf = append(buf, 0)[:len(buf)]
+			more := min(2*int64(cap(buf)), limit+1) // one more than the limit finds out that there is more
+			if !c.hold(more - int64(cap(buf))) {
+				return nil, errOverloaded
+			}
+			buf = append(make([]byte, 0, more), buf...)
 		}
 		_ = c.rc.SetReadDeadline(earlier(time.Now().Add(c.v.Settings.BodyStall), end))
 		n, err := in.Read(buf[len(buf):cap(buf)])
@@ -37,6 +46,23 @@ func (c *call) readBody() ([]byte, *Error) {
 		// The deadline stays: net/http would wait for the rest of the body, and after an error of its reading it closes.
 		return nil, bodyError(err)
 	}
+}
+
+// hold takes n bytes of what all requests may hold, and tells whether they were to be had. A request is refused rather than kept
+// waiting: those that wait would hold their connections and what they have read so far.
+func (c *call) hold(n int64) bool {
+	if c.s.buffered.Add(n) > c.v.Settings.MaxBuffered {
+		c.s.buffered.Add(-n)
+		return false
+	}
+	c.held += n
+	return true
+}
+
+// letGo gives back what hold took.
+func (c *call) letGo() {
+	c.s.buffered.Add(-c.held)
+	c.held = 0
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -38,6 +38,8 @@ type Model struct {
 type Settings struct {
 	// MaxBody is the longest request body, in bytes.
 	MaxBody int64
+	// MaxBuffered is how much of request bodies is held at once, all requests together, in bytes.
+	MaxBuffered int64
 	// MaxAttempts is how many engines a request may be tried on in all.
 	MaxAttempts int
 	// RequestTimeout bounds an engine's whole answer that is not streamed, and the wait for the headers of one that is.
@@ -101,6 +103,7 @@ type Server struct {
 	draining atomic.Bool
 	requests atomic.Uint64 // ever, for the keys of random choices
 	active   atomic.Int64  // under way
+	buffered atomic.Int64  // bytes of request bodies that are held
 
 	aborts aborter
 	life   context.Context // ends with Close

@@ -114,6 +114,7 @@ func (s *Server) tokenQuestion(w http.ResponseWriter, r *http.Request, q any, mo
 	if e != nil {
 		return nil, e
 	}
+	defer c.letGo()
 	text, e := c.readBody()
 	if e != nil {
 		return nil, e

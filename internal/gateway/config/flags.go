@@ -40,6 +40,7 @@ type Flags struct {
 	StreamIdleTimeoutSecs   Once `name:"stream-idle-timeout-secs" path:"server.stream_idle_timeout" as:"secs" placeholder:"SECS" group:"Server" help:"How long a stream may be silent (default: 180)."`
 	StaleRequestTimeoutSecs Once `name:"stale-request-timeout-secs" path:"server.stale_request_timeout" as:"secs" placeholder:"SECS" group:"Server" help:"The longest life of a request (default: 600)."`
 	MaxBodyBytes            Once `name:"max-body-bytes" path:"server.max_body_bytes" as:"num" placeholder:"SIZE" group:"Server" help:"The largest request body (default: 32MiB)."`
+	MaxBufferedBytes        Once `name:"max-buffered-bytes" path:"server.max_buffered_bytes" as:"num" placeholder:"SIZE" group:"Server" help:"The request bodies held at once, all together (default: 1GiB)."`
 	MaxAttempts             Once `name:"max-attempts" path:"server.max_attempts" as:"num" placeholder:"N" group:"Server" help:"Selections a request may get when engines cannot be reached, 1 to 3 (default: 3)."`
 	ClientFields            Once `name:"client-fields" path:"client_fields.default" as:"text" placeholder:"refuse|strip" group:"Server" help:"What happens to request fields that clients may not set (default: refuse)."`
 	AllowClientFields       List `name:"allow-client-fields" path:"client_fields.allow" as:"list" placeholder:"FIELD..." group:"Server" help:"Such fields that clients may set after all."`

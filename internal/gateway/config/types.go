@@ -237,6 +237,7 @@ type Server struct {
 	StreamIdleTimeout   time.Duration
 	StaleRequestTimeout time.Duration
 	MaxBodyBytes        int64
+	MaxBufferedBytes    int64 // of all request bodies held at once; at least MaxBodyBytes
 	MaxAttempts         int
 	PublicMetrics       bool
 	PublicFlushCache    bool
