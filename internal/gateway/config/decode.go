@@ -58,6 +58,15 @@ func cut(s string) string {
 
 func quote(s string) string { return strconv.Quote(cut(s)) }
 
+// tagText is a node's tag as it can stand in a message: the escapes of YAML can put anything into one, a line feed too.
+func tagText(n *node) string {
+	tag := n.ShortTag()
+	if strings.ContainsFunc(tag, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return quote(tag)
+	}
+	return cut(tag)
+}
+
 // step is a key as a step of a path; an odd key is quoted so that the path stays one readable word.
 func step(key string) string {
 	odd := func(r rune) bool { return r != '-' && r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }
@@ -185,7 +194,7 @@ func describe(n *node) string {
 		}
 		return quote(n.Value) + " is text"
 	}
-	return "has the tag " + n.ShortTag()
+	return "has the tag " + tagText(n)
 }
 
 // plain refuses what no value of this schema may be, whatever it should have been.
@@ -198,7 +207,7 @@ func (d *decoder) plain(path string, n *node) bool {
 	case n.Kind == scalarNode && n.ShortTag() == "!!null":
 		d.fault(path, n, classValue, "has no value", "give it one, or remove the key")
 	case n.Kind == mappingNode && n.ShortTag() != "!!map", n.Kind == listNode && n.ShortTag() != "!!seq":
-		d.fault(path, n, classValue, "has the tag "+n.ShortTag(), "remove the tag")
+		d.fault(path, n, classValue, "has the tag "+tagText(n), "remove the tag")
 	default:
 		return true
 	}
