@@ -53,19 +53,22 @@ func (c *call) noAnswer(l *leg, err error) *failure {
 	if c.leftBefore(l) {
 		return nil
 	}
-	if f.answer == errTimeout || f.answer == errStale {
+	if l.connected && (f.answer == errTimeout || f.answer == errStale) {
 		c.s.aborts.send(l.worker, l.rid, c.r.Header) // it may be at work on it still
 	}
 	return f
 }
 
-// leftBefore notes that the client has left, if it has, and has the engine forget the request.
+// leftBefore notes that the client has left, if it has, and has the engine forget the request. One that was never sent needs no
+// forgetting: who opens and resets streams by the thousand must not fill the queue with it.
 func (c *call) leftBefore(l *leg) bool {
 	if c.r.Context().Err() == nil {
 		return false
 	}
 	c.clientLeft = true
-	c.s.aborts.send(l.worker, l.rid, c.r.Header)
+	if l.connected {
+		c.s.aborts.send(l.worker, l.rid, c.r.Header)
+	}
 	return true
 }
 
