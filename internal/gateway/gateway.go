@@ -72,6 +72,7 @@ type Gateway struct {
 	engineKeys engineKeys
 	asking     *http.Client
 	silent     silent
+	blind      blindCaps
 
 	source    *Source
 	nudge     chan struct{}
@@ -160,6 +161,7 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 		source: o.Source, nudge: make(chan struct{}, 1), files: held, groups: built, seen: seen,
 	}
 	g.absent = &absentees{registry: g.registry, log: o.Log, gone: map[string]time.Time{}}
+	g.blind = blindCaps{log: o.Log, told: map[blindCap]bool{}}
 	g.cfg.Store(c)
 	g.setLevel(c)
 	g.engineKeys.set(keysByURL(c, held, nil, nil))
@@ -202,7 +204,7 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 func (g *Gateway) introduce(c *config.Config) (err error) {
 	g.keeper, err = keeper.Start(keeper.Options{
 		Registry: g.registry, Client: g.asking, Targets: buildTargets(&c.Discovery), PollInterval: c.Load.PollInterval, Log: g.log,
-		Events: keeper.Events{Asked: g.silent.asked, Polled: func(p keeper.PollInfo) {
+		Events: keeper.Events{Asked: g.asked, Polled: func(p keeper.PollInfo) {
 			outcome := "ok"
 			if p.Err != nil {
 				outcome = "failed"
@@ -212,6 +214,14 @@ func (g *Gateway) introduce(c *config.Config) (err error) {
 		}},
 	})
 	return err
+}
+
+// asked takes in one introspection.
+func (g *Gateway) asked(a keeper.AskInfo) {
+	g.silent.asked(a)
+	if w := g.registry.View().Get(a.ID); w != nil {
+		g.blind.look(g.cfg.Load(), w)
+	}
 }
 
 // startWatch begins to look at the configuration's files.

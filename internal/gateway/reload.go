@@ -169,6 +169,9 @@ func (g *Gateway) apply(ctx context.Context, next *config.Config, held *files, m
 	g.admin.cert.Store(held.adminCert)
 	g.setLevel(next)
 	g.cfg.Store(next)
+	for w := range g.registry.View().All() {
+		g.blind.look(next, w)
+	}
 	g.files = held
 	return nil
 }

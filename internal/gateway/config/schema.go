@@ -134,11 +134,12 @@ func (g group) fields() []field {
 
 func (a *Admission) fields() []field {
 	const unknown = " Not checked when not given; unknown passes; 0 refuses whenever the number is known."
+	const sglang = " Only SGLang reports this: on vLLM engines the cap never acts, and the gateway warns of it."
 	return []field{
 		{key: "max_running_requests", unit: "requests", val: optWhole(&a.MaxRunningRequests, 0, noMax), doc: "An engine passes while it reports fewer running requests." + unknown},
 		{key: "max_waiting_requests", unit: "requests", val: optWhole(&a.MaxWaitingRequests, 0, noMax), doc: "An engine passes while it reports fewer waiting requests." + unknown},
-		{key: "max_kv_tokens", unit: "tokens", val: optWhole(&a.MaxKVTokens, 0, noMax), doc: "An engine passes while it reports fewer KV tokens, used and queued." + unknown},
-		{key: "max_pending_prefill_tokens", unit: "tokens", val: optWhole(&a.MaxPendingPrefillTokens, 0, noMax), doc: "An engine passes while it reports fewer waiting uncached tokens." + unknown},
+		{key: "max_kv_tokens", unit: "tokens", val: optWhole(&a.MaxKVTokens, 0, noMax), doc: "An engine passes while it reports fewer KV tokens, used and queued." + unknown + sglang},
+		{key: "max_pending_prefill_tokens", unit: "tokens", val: optWhole(&a.MaxPendingPrefillTokens, 0, noMax), doc: "An engine passes while it reports fewer waiting uncached tokens." + unknown + sglang},
 		{key: "max_inflight_requests", unit: "requests", val: optWhole(&a.MaxInflightRequests, 0, noMax), doc: "An engine passes while this gateway has fewer requests in flight to it; always known, so 0 refuses every request."},
 	}
 }

@@ -49,7 +49,7 @@ type Options struct {
 type Events struct {
 	// Polled is told of every read of an engine's load.
 	Polled func(PollInfo)
-	// Asked is told of every introspection.
+	// Asked is told of every introspection, when the registry has what came of it.
 	Asked func(AskInfo)
 }
 
@@ -263,10 +263,11 @@ func (k *Keeper) ask(ctx context.Context, m *member) {
 		return
 	}
 	now := time.Now()
+	changed := m.asked(now, spec, err)
 	if k.o.Events.Asked != nil {
 		k.o.Events.Asked(AskInfo{ID: m.target.ID, Took: now.Sub(began), Err: err})
 	}
-	if !m.asked(now, spec, err) {
+	if !changed {
 		return
 	}
 	if err != nil {
