@@ -27,7 +27,7 @@ type explainCmd struct {
 	Request string `placeholder:"ID" help:"The request to explain, by its x-request-id. Without it: the newest."`
 	KeyFile string `name:"api-key-file" placeholder:"FILE" help:"A file with the API key that the admin listener asks for, in one line."`
 	CAFile  string `name:"ca-file" placeholder:"FILE" help:"The authorities that an https URL is trusted by (PEM); without it: the system's."`
-	Limit   int    `default:"5" help:"How many requests, the newest first; 0: all that the gateway remembers."`
+	Limit   int    `default:"5" help:"How many requests, the newest first; 0: as many as it tells at once, 1,024."`
 	JSON    bool   `name:"json" help:"Print the gateway's JSON."`
 }
 
@@ -56,8 +56,8 @@ func (c *explainCmd) Run(rc *runContext) error {
 	if err != nil {
 		return exitError{exitUsage, "explain: " + err.Error()}
 	}
-	if c.Limit < 0 {
-		return exitError{exitUsage, "explain: --limit is a number from 0"}
+	if c.Limit < 0 || c.Limit > explain.MaxLimit {
+		return exitError{exitUsage, fmt.Sprintf("explain: --limit is a number from 0 to %d", explain.MaxLimit)}
 	}
 	ctx, cancel := context.WithTimeout(rc.ctx, explainTimeout)
 	defer cancel()
@@ -119,9 +119,11 @@ func (c *explainCmd) ask(ctx context.Context, base string) ([]byte, error) {
 	if c.Request != "" {
 		q.Set("request", c.Request)
 	}
-	if c.Limit > 0 {
-		q.Set("limit", strconv.Itoa(c.Limit))
+	limit := c.Limit
+	if limit == 0 {
+		limit = explain.MaxLimit
 	}
+	q.Set("limit", strconv.Itoa(limit))
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/debug/decisions?"+q.Encode(), nil)
 	if err != nil {
 		return nil, err

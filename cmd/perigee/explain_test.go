@@ -28,6 +28,12 @@ func TestExplainExitCodes(t *testing.T) {
 		}
 		_, _ = w.Write([]byte(`{"decisions":[]}`))
 	})
+	mux.HandleFunc("/all/debug/decisions", func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.RawQuery != "limit=1024" {
+			t.Errorf("query %q", r.URL.RawQuery)
+		}
+		_, _ = w.Write([]byte(`{"decisions":[]}`))
+	})
 	mux.HandleFunc("/other/debug/decisions", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) })
 	mux.HandleFunc("/broken/debug/decisions", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
 	mux.HandleFunc("/short/debug/decisions", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", "9") })
@@ -40,6 +46,7 @@ func TestExplainExitCodes(t *testing.T) {
 	}{
 		{[]string{"--url", s.URL + "/none"}, exitDone, "the gateway has had no request yet\n"},
 		{[]string{"--url", s.URL + "/none/", "--json"}, exitDone, "{\n  \"decisions\": []\n}\n"},
+		{[]string{"--url", s.URL + "/all", "--limit=0"}, exitDone, "the gateway has had no request yet\n"},
 		{[]string{"--url", s.URL}, exitRun, "it is not the admin listener, whose port is --admin-port"},
 		{[]string{"--url", s.URL + "/other"}, exitRun, "does not answer as a gateway of this version does"},
 		{[]string{"--url", s.URL + "/broken"}, exitRun, "answers 500 Internal Server Error"},
@@ -51,6 +58,7 @@ func TestExplainExitCodes(t *testing.T) {
 		{[]string{"--url", "http://"}, exitUsage, "is no http or https URL"},
 		{[]string{"--url", "http://127.0.0.1:1/?x=1"}, exitUsage, "leave out what follows the path"},
 		{[]string{"--limit=-1"}, exitUsage, "--limit"},
+		{[]string{"--limit=1025"}, exitUsage, "--limit is a number from 0 to 1024"},
 		{[]string{"--nonsense"}, exitUsage, "unknown flag"},
 	} {
 		var out, errs bytes.Buffer

@@ -111,11 +111,11 @@ func (s *Server) metricsHandler() http.Handler {
 
 // decisions answers GET /debug/decisions?request=ID&limit=N with the decision log, newest first.
 func (s *Server) decisions(w http.ResponseWriter, r *http.Request) {
-	q := explain.Query{RequestID: r.URL.Query().Get("request")}
+	q := explain.Query{RequestID: r.URL.Query().Get("request"), Limit: explain.DefaultLimit}
 	if text := r.URL.Query().Get("limit"); text != "" {
 		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 {
-			badRequest("limit is a whole number from 1").write(w)
+		if err != nil || n < 1 || n > explain.MaxLimit {
+			badRequest("limit is a whole number from 1 to " + strconv.Itoa(explain.MaxLimit)).write(w)
 			return
 		}
 		q.Limit = n

@@ -133,7 +133,13 @@ func TestDecisions(t *testing.T) {
 		if diff := cmpDiff(want, all[1]); diff != "" {
 			t.Errorf("(- want):\n%s", diff)
 		}
-		for _, bad := range []string{"0", "-1", "x", "1.5"} {
+		for range explain.DefaultLimit {
+			r.post(textPath, `{"model":"m","prompt":[1]}`)
+		}
+		if n, all := len(read("")), len(read("?limit=1024")); n != explain.DefaultLimit || all != explain.DefaultLimit+2 {
+			t.Errorf("without a limit %d are told, with the largest %d", n, all)
+		}
+		for _, bad := range []string{"0", "-1", "x", "1.5", "1025", "99999999999999999999"} {
 			if got := r.scrape("/debug/decisions?limit=" + bad); !strings.Contains(got, "bad_request") {
 				t.Errorf("limit=%s: %s", bad, got)
 			}

@@ -3,6 +3,7 @@ package bucket
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/policy"
@@ -26,7 +27,13 @@ type Try struct {
 	// such as the error of a context that ended while it waited.
 	Pick policy.Pick
 	Err  error
+	// MoreRejections counts the rejections beyond the first RejectionsKept, which Err does not have.
+	MoreRejections int
 }
+
+// RejectionsKept bounds the rejections that a try keeps: enough to see who is full, where a group may have a thousand engines that
+// are.
+const RejectionsKept = 64
 
 // Failed says in one word why the policy did not pick: the class of a *policy.PickError, "context_ended" or "other_error". It is empty
 // where it picked.
@@ -96,7 +103,18 @@ func (y *Try) picked(p policy.Pick) {
 // failed notes the error and hands it back.
 func (y *Try) failed(err error) error {
 	if y != nil {
-		y.Err = err
+		y.Err, y.MoreRejections = bounded(err)
 	}
 	return err
+}
+
+// bounded returns the error with no more rejections than are kept, and how many it lacks.
+func bounded(err error) (kept error, more int) {
+	var pe *policy.PickError
+	if !errors.As(err, &pe) || len(pe.Rejections) <= RejectionsKept {
+		return err, 0
+	}
+	short := *pe
+	short.Rejections = slices.Clone(pe.Rejections[:RejectionsKept])
+	return &short, len(pe.Rejections) - RejectionsKept
 }

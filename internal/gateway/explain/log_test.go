@@ -126,6 +126,26 @@ func (p waiting) Pick(context.Context, *fleet.Set, *policy.Request) (policy.Pick
 	return policy.Pick{}, p.err
 }
 
+// TestRejectionsAreBounded: however many engines are full, an entry keeps the first ones and counts the others.
+func TestRejectionsAreBounded(t *testing.T) {
+	for _, n := range []int{63, 64, 65, 1000} {
+		l, pick := explain.NewLog(1), fullBuckets(t, 1, n)
+		_, err := l.Begin(explain.Facts{}).Attempt(noon, pick)
+		var full *bucket.ExhaustedError
+		if !errors.As(err, &full) || len(full.Rejections) != n {
+			t.Fatalf("the request itself is told %v", err)
+		}
+		record := l.Records(explain.Query{})[0]
+		try, kept := record.Attempts[0].Tries[0], min(n, bucket.RejectionsKept)
+		if len(try.Rejections) != kept || try.MoreRejections != n-kept || try.Error != "no_admissible_engine" {
+			t.Errorf("of %d, %d are kept and %d counted", n, len(try.Rejections), try.MoreRejections)
+		}
+		if more := fmt.Sprintf("      refused %d more engine", n-kept); strings.Contains(strings.ReplaceAll(record.Text(), ",", ""), more) != (n > kept) {
+			t.Errorf("of %d: told as\n%s", n, record.Text())
+		}
+	}
+}
+
 // TestOtherErrorsAreTold: a pick that failed for another reason than a policy's own classes is told with that.
 func TestOtherErrorsAreTold(t *testing.T) {
 	for _, tt := range []struct {

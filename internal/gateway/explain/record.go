@@ -53,6 +53,8 @@ type Try struct {
 	Error      string      `json:"error,omitempty"`
 	Detail     string      `json:"detail,omitempty"`
 	Rejections []Rejection `json:"rejections,omitempty"`
+	// MoreRejections counts those that are not listed.
+	MoreRejections int `json:"more_rejections,omitempty"`
 }
 
 // Candidate is one engine as the policy saw it.
@@ -126,7 +128,7 @@ func renderTry(t bucket.Try, at time.Time) Try {
 			out.Detail = t.Err.Error()
 			return out
 		}
-		out.Detail = pe.Detail
+		out.Detail, out.MoreRejections = pe.Detail, t.MoreRejections
 		for _, rej := range pe.Rejections {
 			out.Rejections = append(out.Rejections, Rejection{Engine: rej.Engine.ID, Limit: rej.Limit.String()})
 		}

@@ -59,6 +59,9 @@ func (t *Try) text(b *strings.Builder) {
 	for _, x := range t.Rejections {
 		fmt.Fprintf(b, "      refused %s: at its %s\n", x.Engine, x.Limit)
 	}
+	if t.MoreRejections > 0 {
+		fmt.Fprintf(b, "      refused %s\n", plural(t.MoreRejections, "more engine"))
+	}
 	switch {
 	case t.Picked != "":
 		fmt.Fprintf(b, "      picked %s: %s\n", t.Picked, t.Because())
