@@ -44,7 +44,7 @@ type chunk struct {
 // chunkOverhead is what a stretch costs beside its text and ids: its struct, its place in the map, and rounding.
 const chunkOverhead = 256
 
-func (c *chunk) bytes() int { return len(c.text) + 4*cap(c.ids) + chunkOverhead }
+func (e *chunk) bytes() int { return len(e.text) + 4*cap(e.ids) + chunkOverhead }
 
 type cacheShard struct {
 	sync.Mutex

@@ -12,7 +12,7 @@ import (
 // mixed joins random pieces of the golden texts, which hold all that is hard.
 func mixed(g *rand.Rand, all []string, bytes int) string {
 	odd := []string{"a(b", "zz)", "x\n\n<|end|>x", "é <l> é", "word <w>.", "x wlr wlr y", "b</c>", "क़.", "e\u0301.", "a<r> b", "c<lr>\td", "the word, the the nrm.", "lrn lrn x", "éé e\u0301x, e\u0301y", "a sp b", "x  y",
-		"I's 's", "WE'LLx", "_wlr_", "a_the_b"}
+		"I's 's", "WE'LLx", "_wlr_", "a_the_b", "lrn\tx", "a<w> b<w>", "the_x word_y"}
 	for b := (&strings.Builder{}); ; {
 		if b.Len() >= bytes {
 			return strings.ToValidUTF8(b.String(), "")
@@ -121,25 +121,30 @@ func TestCacheSavesWork(t *testing.T) {
 }
 
 func TestCacheEvictsTheOldest(t *testing.T) {
-	tok := tiny(t, "llama3")
-	c := NewCache(cacheShards * 8 << 10)
-	text := string(unzip(t, "prose.txt.gz"))
-	first := text[:1<<12]
-	tok.Encode(nil, first, Options{Cache: c})
-	n := tok.cuts.find(tok, first, chunkBytes, len(first))
-	key := chunkKey{tok, c.hash(first[:n])}
-	for from := 1 << 12; from+1<<12 < len(text); from += 1 << 12 {
-		tok.Encode(nil, text[from:from+1<<12], Options{Cache: c})
-		if _, known := c.get(nil, key, first[:n]); !known {
-			t.Fatal("a stretch in use was evicted")
-		}
+	text := strings.Repeat("x", 1000)
+	one := (&chunk{text: text}).bytes()
+	c := NewCache(cacheShards * 3 * one)                                           // three in each part
+	key := func(i int) chunkKey { return chunkKey{hash: uint64(i) * cacheShards} } // all in the same
+	known := func(i int) bool { _, ok := c.get(nil, key(i), text); return ok }
+	for i := range 3 {
+		c.put(key(i), text, nil)
 	}
-	n = tok.cuts.find(tok, text[1<<12:], chunkBytes, 1<<12)
-	old := text[1<<12:][:n]
-	if _, known := c.get(nil, chunkKey{tok, c.hash(old)}, old); known {
-		t.Error("an old stretch outlived 40 times as much text as the cache holds")
+	if !known(0) { // which makes 1 the oldest
+		t.Fatal("0 was forgotten though there was room")
 	}
-	if _, known := c.get(nil, key, "another text of the same hash"); known {
+	c.put(key(3), text, nil)
+	if known(1) || !known(0) || !known(2) || !known(3) {
+		t.Errorf("known: 0 %v, 1 %v, 2 %v, 3 %v; 1 should have gone", known(0), known(1), known(2), known(3))
+	}
+	if _, ok := c.get(nil, key(0), "another text of the same hash"); ok {
 		t.Error("a stretch was found by its hash alone")
+	}
+	c.put(key(0), text, nil) // again: not twice in the books
+	if c.Bytes() != 3*one {
+		t.Errorf("%d bytes, want %d", c.Bytes(), 3*one)
+	}
+	c.put(key(4), strings.Repeat("x", 4*one), nil)
+	if c.Bytes() != 3*one {
+		t.Error("a stretch that is larger than its part of the cache was kept, or drove others out")
 	}
 }

@@ -283,3 +283,12 @@ func TestDecodeSteps(t *testing.T) {
 		}
 	}
 }
+
+// TestHanEnds: the first and last characters of the ranges in DeepSeek's second pattern, and their neighbours.
+func TestHanEnds(t *testing.T) {
+	for r, want := range map[rune]bool{0x303f: false, 0x3040: true, 0x309f: true, 0x30a0: true, 0x30ff: true, 0x3100: false, 0x4dff: false, 0x4e00: true, 0x9fa5: true, 0x9fa6: false, 0xac00: false} {
+		if han(string(r), 0) != want {
+			t.Errorf("%U: %v", r, !want)
+		}
+	}
+}
