@@ -11,15 +11,15 @@ import (
 // checkCmd judges gateway configurations without starting anything.
 type checkCmd struct {
 	Files   []string `arg:"" name:"file" help:"Configuration files, as perigee serve --config takes them."`
-	Secrets bool     `name:"secrets" help:"Read the files of keys and certificates that they name, too."`
+	Secrets bool     `name:"secrets" help:"Read the files of keys, certificates and tokenizers that they name, too."`
 	JSON    bool     `name:"json" help:"Print one list of faults for a machine."`
 }
 
 // Help shows what a run looks like.
 func (checkCmd) Help() string {
 	return `Prints every fault of every file, one a line, as file:line:column: path: what; cure.
-Exit code 2 when there is an error; warnings alone are 0. Files of keys and certificates that a configuration names are
-read only with --secrets: they may not be on the machine that judges it.
+Exit code 2 when there is an error; warnings alone are 0. Files of keys, certificates and tokenizers that a configuration
+names are read only with --secrets: they may not be on the machine that judges it.
 
 Example:
   perigee check examples/buckets.yaml`

@@ -18,6 +18,7 @@ func TestCheck(t *testing.T) {
 		"bad.yaml":    "models: [{id: m}]\nserver: {port: -1}\ndiscovery: {}\n",
 		"warn.yaml":   "models: [{id: m}]\nserver: {shutdown_drain: 40s}\ndiscovery: {static: {workers: [http://a:1]}}\n",
 		"secret.yaml": "models: [{id: m}]\ndiscovery: {static: {workers: ['http://a:1']}}\nserver: {api_keys: {file: none}}\n",
+		"tokens.yaml": "models: [{id: m, tokenizer: none}]\ndiscovery: {static: {workers: ['http://a:1']}}\n",
 	} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -39,6 +40,8 @@ func TestCheck(t *testing.T) {
 		{checkCmd{Files: []string{"warn.yaml"}}, drain + "warn.yaml: ok: 1 model, 2 buckets, 1 worker\n", exitDone},
 		{checkCmd{Files: []string{"secret.yaml"}}, "secret.yaml: ok: 1 model, 2 buckets, 1 worker\n", exitDone},
 		{checkCmd{Files: []string{"secret.yaml"}, Secrets: true}, "none: cannot be read: stat none: no such file or directory\n", exitUsage},
+		{checkCmd{Files: []string{"tokens.yaml"}}, "tokens.yaml: ok: 1 model, 2 buckets, 1 worker\n", exitDone},
+		{checkCmd{Files: []string{"tokens.yaml"}, Secrets: true}, "none: cannot be used as a tokenizer: stat none: no such file or directory; give the directory of a model with a tokenizer.json that is supported, or none\n", exitUsage},
 		{checkCmd{Files: []string{"none.yaml"}}, "none.yaml: cannot be read: open none.yaml: no such file or directory\n", exitUsage},
 		{checkCmd{Files: []string{"good.yaml"}, JSON: true}, "[]\n", exitDone},
 		{checkCmd{Files: []string{"bad.yaml"}, JSON: true}, `[

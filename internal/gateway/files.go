@@ -102,11 +102,13 @@ func readFiles(c *config.Config, before *files) (*files, config.Faults) {
 
 // readTokenizers opens the models' tokenizers, each path once.
 func (f *files) readTokenizers(c *config.Config, before *files) (faults config.Faults) {
+	done := map[string]bool{"": true}
 	for i := range c.Models {
 		path := c.Models[i].Tokenizer
-		if _, done := f.tokenizers[path]; path == "" || done {
+		if done[path] {
 			continue
 		}
+		done[path] = true
 		stamp := tokenizerStamp(path)
 		if before != nil && before.tokenizers[path].stamp == stamp {
 			f.tokenizers[path] = before.tokenizers[path]
