@@ -52,6 +52,7 @@ type leg struct {
 	connected bool // there was a connection
 	answered  bool // a byte of an answer came
 	reused    bool // it went over a connection that had been used before
+	refused   bool // it could not be sent as it is, whichever the engine
 }
 
 // begin takes the accounts and the breaker's claim for one dispatch. It fails when the breaker closed the door meanwhile.
@@ -107,6 +108,7 @@ func (l *leg) send(path string, header http.Header, pieces [][]byte, length int,
 	if err != nil {
 		var e *upstream.Error
 		if errors.As(err, &e) {
+			l.refused = e.Stage == upstream.Refused
 			l.connected, l.answered, l.reused = e.Stage >= upstream.Asking, e.Stage == upstream.Answering, e.Reused
 		}
 		return nil, err
@@ -127,6 +129,9 @@ func (l *leg) blame(err error) (fleet.Outcome, string, *failure) {
 		return fleet.Failure, "error", &failure{answer: errTimeout, what: "no answer in time", exclude: id}
 	case l.parent.Err() != nil:
 		return fleet.Cancelled, "cancelled", &failure{answer: errInternal, what: "the client left"}
+	case l.refused:
+		l.s.Log.Error("a request cannot be sent to any engine", "err", err)
+		return fleet.Cancelled, "cancelled", &failure{answer: errInternal, what: "the request cannot be sent: " + err.Error()}
 	case l.answered:
 		return fleet.Failure, "error", &failure{answer: errBadAnswer, what: "unreadable answer: " + err.Error(), exclude: id}
 	case l.reused:

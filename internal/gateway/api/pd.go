@@ -183,7 +183,7 @@ func (l *leg) prefillBroke(err error) prefillResult {
 	outcome, label, f := l.blame(err)
 	l.end(outcome, label)
 	f.what = "prefill: " + f.what
-	if f.answer != errStale {
+	if f.answer != errStale && !l.refused {
 		f.answer = errPrefillFailed
 	}
 	return prefillResult{failed: f}

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -31,6 +32,33 @@ func (r *rig) wantOutcomes(want ...string) {
 	r.t.Helper()
 	if diff := cmpDiff(want, r.outcomes()); diff != "" {
 		r.t.Errorf("the decision log (- want):\n%s", diff)
+	}
+}
+
+// TestUnsendable: a request that cannot be written as HTTP is no engine's fault, and another engine would not help.
+func TestUnsendable(t *testing.T) {
+	for name, specs := range map[string][]fleet.Spec{
+		"plain": plain(2, fleet.VLLM),
+		"pair":  {{Kind: fleet.VLLM, Stage: fleet.Prefill}, {Kind: fleet.VLLM, Stage: fleet.Decode}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, rigOptions{Specs: specs}, func(t *testing.T, r *rig) {
+				w, q := httptest.NewRecorder(), httptest.NewRequest("POST", chatPath, strings.NewReader(chatBody))
+				q.Header["Traceparent"] = []string{"a\r\nb: c"} // net/http lets none in; a wrapper might
+				r.s.Public().ServeHTTP(w, q)
+				if w.Code != 500 || w.Header().Get(headerErrorCode) != "internal_error" {
+					t.Errorf("got %d %s", w.Code, w.Body)
+				}
+				for _, e := range r.engines {
+					if state, failures := r.reg.Breaker(e.worker); failures != 0 || len(e.calls()) != 0 {
+						t.Errorf("%s: breaker %s after %d failures, %d calls", e.id, state, failures, len(e.calls()))
+					}
+				}
+				if got := r.s.Explain.Records(noQuery)[0].Attempts; len(got) != 1 || !strings.Contains(got[0].Outcome, "the request cannot be sent") {
+					t.Errorf("the decision log has %+v", got)
+				}
+			})
+		})
 	}
 }
 
