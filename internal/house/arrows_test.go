@@ -2,6 +2,7 @@ package house
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -9,41 +10,40 @@ import (
 
 // arrows is the map of the repository: for each package, the packages of the module that it may import, test files
 // excepted. Arrows point one way, from what talks to the world to what decides; a package that is not here may not
-// exist. An entry may come before its package.
+// exist. Every arrow is used: one that nobody needs yet would let in what nobody has thought about.
 //
 // A name that ends in "/..." stands for the package and all below it.
 var arrows = map[string][]string{
 	// The pure core of the gateway: it decides, and knows nothing of those that ask.
 	"internal/gateway/load":   {},
 	"internal/gateway/fleet":  {"internal/gateway/load"}, // a worker carries its in-flight accounting
-	"internal/gateway/policy": {"internal/gateway/fleet", "internal/gateway/load"},
+	"internal/gateway/policy": {"internal/gateway/fleet", "internal/gateway/load", "internal/splitmix"},
 	"internal/gateway/bucket": {"internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load"},
 
 	// The shell of the gateway. What reads engines fills the core's types; only api joins the two.
 	"internal/gateway/api/body/lex":     {}, // JSON tokens: requests and answers are scanned by the same rules
 	"internal/gateway/api/body":         {"internal/gateway/api/body/lex"},
 	"internal/gateway/api/sse":          {"internal/gateway/api/body/lex"},
-	"internal/gateway/upstream":         {},                                                                                                        // an HTTP client, which knows nothing of what it carries
-	"internal/gateway/tokens/jinja":     {},                                                                                                        // a template and values to text; it knows neither models nor requests
-	"internal/gateway/tokens/template":  {"internal/gateway/tokens/jinja"},                                                                         // a request's messages to the prompt
-	"internal/gateway/tokens":           {"internal/gateway/tokens/bpe", "internal/gateway/tokens/template"},                                       // joins the two: a request to its length
-	"internal/gateway/tokens/bpe":       {},                                                                                                        // text to token ids, from a file; it knows neither requests nor engines
-	"internal/gateway/explain":          {"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load"}, // the decision log keeps what selection took down
+	"internal/gateway/upstream":         {},                                                                              // an HTTP client, which knows nothing of what it carries
+	"internal/gateway/tokens/jinja":     {},                                                                              // a template and values to text; it knows neither models nor requests
+	"internal/gateway/tokens/template":  {"internal/gateway/tokens/jinja"},                                               // a request's messages to the prompt
+	"internal/gateway/tokens":           {"internal/gateway/tokens/bpe", "internal/gateway/tokens/template"},             // joins the two: a request to its length
+	"internal/gateway/tokens/bpe":       {},                                                                              // text to token ids, from a file; it knows neither requests nor engines
+	"internal/gateway/explain":          {"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/load"}, // the decision log keeps what selection took down
 	"internal/gateway/keyring":          {},
 	"internal/gateway/fleet/ask":        {},
 	"internal/gateway/load/source":      {"internal/gateway/fleet", "internal/gateway/load", "internal/gateway/fleet/ask"},
 	"internal/gateway/fleet/introspect": {"internal/gateway/fleet", "internal/gateway/load", "internal/gateway/fleet/ask"},
 	// The keeper owns the fleet in time: it introduces engines, polls them and publishes views of them.
 	"internal/gateway/fleet/keeper": {
-		"internal/gateway/fleet", "internal/gateway/load", "internal/gateway/fleet/ask", "internal/gateway/fleet/introspect", "internal/gateway/load/source",
+		"internal/gateway/fleet", "internal/gateway/fleet/ask", "internal/gateway/fleet/introspect", "internal/gateway/load/source",
 	},
-	"internal/gateway/config":        {"internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load", "internal/gateway/keyring"},  // their limits and names; it reads the keys' file
+	"internal/gateway/config":        {"internal/gateway/keyring"},                                                                                // it reads the keys' file
 	"internal/gateway/assemble":      {"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/config"}, // a configuration's buckets, for what serves and what replays
 	"internal/gateway/config/gendoc": {"internal/gateway/config"},                                                                                 // writes the reference in docs/
 	"internal/gateway/api": {
 		"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load",
-		"internal/gateway/api/body", "internal/gateway/api/body/lex", "internal/gateway/api/sse", "internal/gateway/explain",
-		"internal/gateway/config", "internal/gateway/keyring", "internal/telemetry",
+		"internal/gateway/api/body", "internal/gateway/api/sse", "internal/gateway/explain", "internal/gateway/keyring", "internal/telemetry",
 		"internal/gateway/upstream",
 		"internal/gateway/tokens/...",
 	},
@@ -51,24 +51,25 @@ var arrows = map[string][]string{
 
 	// The simulated engine never knows the gateway, nor the gateway it: they meet over HTTP.
 	"internal/engine":     {},
-	"internal/engine/...": {"internal/engine/...", "internal/telemetry"},
+	"internal/engine/...": {"internal/engine/..."},
 
 	// Words that several packages' tests share. No code that ships may import them.
 	"internal/script":                  {},
 	"internal/gateway/fleet/fleettest": {"internal/gateway/fleet", "internal/gateway/load", "internal/script"},
 
 	"internal/telemetry": {},
-	"internal/trace":     {},
+	"internal/splitmix":  {}, // keyed random numbers
+	"internal/trace":     {"internal/splitmix"},
 	// Replay is the gateway's core and the engine's, in virtual time; what reads files and writes results is around it.
 	"internal/replay": {
-		"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load", "internal/engine",
+		"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load", "internal/engine", "internal/splitmix",
 	},
 	"internal/replay/compare": {
 		"internal/gateway/assemble",
 		"internal/replay", "internal/trace", "internal/engine", "internal/gateway/config",
-		"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet",
+		"internal/gateway/bucket",
 	},
-	"internal/demo": {"internal/gateway/...", "internal/engine/...", "internal/trace", "internal/telemetry"},
+	"internal/demo": {"internal/gateway/...", "internal/engine/...", "internal/trace"},
 
 	// The command line joins everything. Nothing imports a command.
 	"cmd/perigee":             {"internal/..."},
@@ -111,15 +112,21 @@ func checkArrows(p *pkg) (complaints []string) {
 
 // allowedImports finds the package's entry; its own name goes before a pattern that covers it.
 func allowedImports(rel string) ([]string, bool) {
-	if a, ok := arrows[rel]; ok {
-		return a, true
+	name, known := entryOf(arrows, rel)
+	return arrows[name], known
+}
+
+// entryOf returns the name of the entry that a package falls under.
+func entryOf(arrows map[string][]string, rel string) (string, bool) {
+	if _, ok := arrows[rel]; ok {
+		return rel, true
 	}
-	for name, a := range arrows {
+	for name := range arrows {
 		if strings.HasSuffix(name, "/...") && matches(name, rel) {
-			return a, true
+			return name, true
 		}
 	}
-	return nil, false
+	return "", false
 }
 
 func matches(pattern, rel string) bool {
@@ -159,14 +166,123 @@ import "` + modulePath + `/internal/gateway/fleet/fleettest"
 	wantComplaints(t, checkArrows(example(t, "internal/newcomer", nil)), "not on the map")
 }
 
+// TestArrowsAreUsed keeps the table as short as the code allows.
+func TestArrowsAreUsed(t *testing.T) {
+	report(t, unusedArrows(arrows, ownPackages(t)))
+}
+
+// unusedArrows complains about entries without a package, and about arrows along which none of the entry's packages imports.
+func unusedArrows(arrows map[string][]string, own []*pkg) (complaints []string) {
+	imports := map[string][]string{} // by the entry, of all its packages
+	for _, p := range own {
+		name, known := entryOf(arrows, p.rel)
+		if !known {
+			continue
+		}
+		imports[name] = append(imports[name], "") // there is a package
+		for _, s := range p.files {
+			for _, imp := range s.file.Imports {
+				if target, ok := strings.CutPrefix(strings.Trim(imp.Path.Value, `"`), modulePath+"/"); ok {
+					imports[name] = append(imports[name], target)
+				}
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(arrows)) {
+		if imports[name] == nil {
+			complaints = append(complaints, fmt.Sprintf("arrows: there is no package %s; delete the entry", name))
+			continue
+		}
+		for _, a := range arrows[name] {
+			if !slices.ContainsFunc(imports[name], func(target string) bool { return matches(a, target) }) {
+				complaints = append(complaints, fmt.Sprintf("arrows: %s does not import %s; delete the arrow", name, a))
+			}
+		}
+	}
+	return complaints
+}
+
+func TestArrowsAreUsedRule(t *testing.T) {
+	table := map[string][]string{"internal/a": {"internal/b", "internal/c/...", "internal/d"}, "internal/c/...": {"internal/a"}, "internal/gone": {}}
+	own := []*pkg{
+		example(t, "internal/a", map[string]string{"a.go": `package a
+import "` + modulePath + `/internal/b"
+import "` + modulePath + `/internal/c/x"
+`, "a_test.go": `package a
+import "` + modulePath + `/internal/d"
+`}),
+		example(t, "internal/c/x", map[string]string{"a.go": "package x\n"}),
+		example(t, "internal/c/y", map[string]string{"a.go": `package y
+import "` + modulePath + `/internal/a"
+`}),
+	}
+	wantComplaints(t, unusedArrows(table, own), "internal/a does not import internal/d", "no package internal/gone")
+}
+
 // TestArrowsHaveNoCycle keeps the table itself honest: a cycle in it would allow what the compiler refuses only later.
 func TestArrowsHaveNoCycle(t *testing.T) {
-	for name, allowed := range arrows {
-		for _, a := range allowed {
-			back, _ := allowedImports(strings.TrimSuffix(a, "/..."))
-			if !strings.HasSuffix(a, "/...") && slices.ContainsFunc(back, func(b string) bool { return matches(b, name) }) {
-				t.Errorf("arrows: %s and %s may import each other", name, a)
+	var packages []string
+	for _, p := range ownPackages(t) {
+		packages = append(packages, p.rel)
+	}
+	if c := findCycle(arrows, packages); c != nil {
+		t.Errorf("arrows allow a cycle: %s", strings.Join(c, " → "))
+	}
+}
+
+// findCycle returns packages that may import each other in a circle, the first of them also at the end, or nil. An arrow to a
+// pattern goes to each package that it covers, but to none from itself.
+func findCycle(arrows map[string][]string, packages []string) []string {
+	var path []string
+	done := map[string]bool{}
+	var visit func(name string) []string
+	visit = func(name string) []string {
+		if i := slices.Index(path, name); i >= 0 {
+			return append(slices.Clone(path[i:]), name)
+		}
+		if done[name] {
+			return nil
+		}
+		path = append(path, name)
+		entry, _ := entryOf(arrows, name)
+		for _, a := range arrows[entry] {
+			for _, next := range packages {
+				if !matches(a, next) || (next == name && a != name) {
+					continue
+				}
+				if c := visit(next); c != nil {
+					return c
+				}
 			}
+		}
+		path = path[:len(path)-1]
+		done[name] = true
+		return nil
+	}
+	for _, name := range packages {
+		if c := visit(name); c != nil {
+			return c
+		}
+	}
+	return nil
+}
+
+func TestFindCycle(t *testing.T) {
+	packages := []string{"a", "b", "c", "d", "d/x", "d/y"}
+	for _, c := range []struct {
+		name   string
+		arrows map[string][]string
+		want   string
+	}{
+		{"none", map[string][]string{"a": {"b", "c", "d/..."}, "b": {"c"}, "c": {"d"}, "d": {"d/..."}}, ""},
+		{"itself", map[string][]string{"a": {"a"}}, "a a"},
+		{"two", map[string][]string{"a": {"b"}, "b": {"a"}}, "a b a"},
+		{"three, behind another", map[string][]string{"a": {"b"}, "b": {"c"}, "c": {"d"}, "d": {"b"}}, "b c d b"},
+		{"along a pattern", map[string][]string{"a": {"d/..."}, "d/y": {"b"}, "b": {"a"}}, "a d/y b a"},
+		{"from a pattern", map[string][]string{"d/...": {"c"}, "c": {"d/x"}}, "c d/x c"},
+	} {
+		if got := strings.Join(findCycle(c.arrows, packages), " "); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
 }

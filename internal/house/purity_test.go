@@ -21,6 +21,7 @@ var pure = []string{
 	"internal/gateway/api/sse",
 	"internal/engine",
 	"internal/replay",
+	"internal/splitmix",
 }
 
 // impureImports may not be reached from a pure package, however far down. fmt is among them because it imports os: a

@@ -1,18 +1,18 @@
 package replay
 
-// splitMix is one step of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) from a state.
-func splitMix(state uint64) uint64 {
-	z := state + 0x9e3779b97f4a7c15
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return z ^ z>>31
+import "github.com/perigee-llm/perigee/internal/splitmix"
+
+// scatter maps x to a number that looks random.
+func scatter(x uint64) uint64 {
+	_, out := splitmix.Step(x)
+	return out
 }
 
 // keyed returns the random number that belongs to a seed and what it is for: the same whatever was drawn before it.
 func keyed(seed uint64, what ...uint64) uint64 {
-	h := splitMix(seed)
+	h := scatter(seed)
 	for _, w := range what {
-		h = splitMix(h ^ splitMix(w))
+		h = scatter(h ^ scatter(w))
 	}
 	return h
 }

@@ -3,14 +3,15 @@ package trace
 import (
 	"math/bits"
 	"slices"
+
+	"github.com/perigee-llm/perigee/internal/splitmix"
 )
 
-// Tokens appends the prompt of r to dst and returns it: r.InputTokens token ids, each below vocabulary. A trace does not
-// tell its prompts, so they are made up such that equal block ids give equal tokens, and different ids different ones.
-// It panics if vocabulary is 0.
+// Tokens appends the prompt of r to dst and returns it: r.InputTokens token ids, each below vocabulary, or as many of them as
+// r.Blocks stand for where a log tells fewer. A trace does not tell its prompts, so they are made up such that equal block ids
+// give equal tokens, and different ids different ones. It panics if vocabulary is 0.
 //
-// Token i of a block comes from SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014)
-// seeded with the block's id: one step gives two tokens, from its upper and then its lower 32 bits, each scaled to the
+// Token i of a block comes from SplitMix64 seeded with the block's id: one step gives two tokens, from its upper and then its lower 32 bits, each scaled to the
 // vocabulary by multiplication. That will not change: recorded results depend on it.
 func Tokens(dst []uint32, r Request, vocabulary uint32) []uint32 {
 	if vocabulary == 0 {
@@ -19,12 +20,12 @@ func Tokens(dst []uint32, r Request, vocabulary uint32) []uint32 {
 	dst = slices.Grow(dst, r.InputTokens)
 	left := r.InputTokens
 	for _, id := range r.Blocks {
-		n := min(left, BlockTokens)
+		n := min(left, r.BlockTokens())
 		left -= n
 		state := id
 		for ; n > 0; n -= 2 {
 			var x uint64
-			state, x = splitMix64(state)
+			state, x = splitmix.Step(state)
 			dst = append(dst, scale(uint32(x>>32), vocabulary))
 			if n > 1 {
 				dst = append(dst, scale(uint32(x), vocabulary))
@@ -32,14 +33,6 @@ func Tokens(dst []uint32, r Request, vocabulary uint32) []uint32 {
 		}
 	}
 	return dst
-}
-
-func splitMix64(state uint64) (next, out uint64) {
-	state += 0x9e3779b97f4a7c15
-	z := state
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return state, z ^ z>>31
 }
 
 // scale maps a uniform x to [0, n). The bias of n/2^32 does not matter here.

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -311,6 +312,26 @@ func BenchmarkSynthetic(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
+	}
+}
+
+// TestTokensOfOtherBlocks: a log's own block size counts, so that prompts share just the tokens of the blocks that they share.
+func TestTokensOfOtherBlocks(t *testing.T) {
+	const vocabulary = 1000
+	a := Request{InputTokens: 40, Blocks: []uint64{1, 2, 3}, BlockSize: 16}
+	b := Request{InputTokens: 48, Blocks: []uint64{1, 2, 9}, BlockSize: 16}
+	ta, tb := Tokens(nil, a, vocabulary), Tokens(nil, b, vocabulary)
+	if len(ta) != 40 || len(tb) != 48 {
+		t.Fatalf("%d and %d tokens", len(ta), len(tb))
+	}
+	if !slices.Equal(ta[:32], tb[:32]) || slices.Equal(ta[32:], tb[32:40]) {
+		t.Errorf("they share other tokens than those of two blocks: %v, %v", ta, tb)
+	}
+	if few := Tokens(nil, Request{InputTokens: 40, Blocks: []uint64{1}, BlockSize: 16}, vocabulary); !slices.Equal(few, ta[:16]) {
+		t.Errorf("one block of a longer prompt gives %d tokens", len(few))
+	}
+	if odd := Tokens(nil, Request{InputTokens: 6, Blocks: []uint64{1, 2}, BlockSize: 3}, vocabulary); !slices.Equal(odd[:3], ta[:3]) || !slices.Equal(odd[3:], ta[16:19]) {
+		t.Errorf("blocks of three tokens: %v", odd)
 	}
 }
 

@@ -4,10 +4,10 @@ import (
 	"math/bits"
 
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+	"github.com/perigee-llm/perigee/internal/splitmix"
 )
 
-// draw is the generator of one pick's random choices: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), started from
-// (seed, request, stage). It lives on the stack and costs a few multiplications.
+// draw is the generator of one pick's random choices: SplitMix64, started from (seed, request, stage). It lives on the stack and costs a few multiplications.
 type draw struct{ state uint64 }
 
 func newDraw(seed, key uint64, stage fleet.Stage) draw {
@@ -24,12 +24,9 @@ func (d *draw) mix(v uint64) {
 	d.state ^= x ^ v
 }
 
-func (d *draw) next() uint64 {
-	d.state += 0x9e3779b97f4a7c15
-	z := d.state
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return z ^ z>>31
+func (d *draw) next() (out uint64) {
+	d.state, out = splitmix.Step(d.state)
+	return out
 }
 
 // intN returns a uniform number in [0, n), n > 0, by multiplication; the rejection makes it exact (Lemire 2019).
