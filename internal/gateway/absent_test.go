@@ -98,10 +98,12 @@ func TestReturnEndsTheCoolDown(t *testing.T) {
 		_, text, _ := send(t, c, "GET", g.AdminURL()+"/metrics", "")
 		return strings.Contains(text, `perigee_load_polls_total{outcome="failed"`)
 	})
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Skipf("somebody else took the port: %v", err)
-	}
+	var l net.Listener
+	await(t, func() bool { // in case that somebody else has the port for a moment
+		var err error
+		l, err = net.Listen("tcp", address)
+		return err == nil
+	})
 	back := &httptest.Server{Listener: l, Config: &http.Server{Handler: s.Config.Handler, ReadHeaderTimeout: time.Second}}
 	back.Start()
 	defer back.Close()
