@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
 // Metrics are the gateway's counters and histograms. Make them with [New]; all may be used at once.
@@ -59,6 +60,8 @@ var selectionBuckets = []float64{5e-7, 1e-6, 2e-6, 5e-6, 1e-5, 1e-4, 1e-3, 1e-2,
 // New returns the metrics, registered on a registry of their own.
 func New() *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
+	// What the process itself takes: goroutines, heap, descriptors, resident memory.
+	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "perigee_" + name, Help: help}, labels)
 		m.registry.MustRegister(c)

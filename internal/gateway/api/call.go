@@ -46,6 +46,7 @@ type call struct {
 	peak  load.Count
 	entry *explain.Entry // nil until the request was understood
 
+	struck   bool // an engine that had the request was struck for it
 	exclude  []string
 	attempts int
 	picked   bucket.Selection // of the last attempt

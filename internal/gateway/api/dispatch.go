@@ -49,6 +49,14 @@ func (c *call) engineRequestID(w *fleet.Worker, patch *body.Patch) string {
 // noAnswer ends a leg that got no answer's head.
 func (c *call) noAnswer(l *leg, err error) *failure {
 	outcome, label, f := l.blame(err)
+	if outcome == fleet.Failure && l.connected {
+		// An engine that took the request and gave nothing back may have died of it. The first one is struck; when the next does
+		// the same, the request is the likelier cause, and a client must not take out a fleet with a handful of them.
+		if c.struck {
+			outcome = fleet.Cancelled
+		}
+		c.struck = true
+	}
 	l.end(outcome, label)
 	if c.leftBefore(l) {
 		return nil

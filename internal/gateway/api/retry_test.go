@@ -62,6 +62,36 @@ func TestUnsendable(t *testing.T) {
 	}
 }
 
+// TestOneRequestStrikesOnce: engines that hang up on the same request are struck once for it, those that are not there each.
+func TestOneRequestStrikesOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		broken func(*engine)
+		want   int
+	}{
+		"hang up": {func(e *engine) { e.raw = func(net.Conn, *seenCall) {} }, 1},
+		"absent":  {func(e *engine) { e.refuse.Store(true) }, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, rigOptions{Specs: plain(4, fleet.VLLM)}, func(t *testing.T, r *rig) {
+				for _, e := range r.engines {
+					c.broken(e)
+				}
+				if a := r.post(chatPath, chatBody); a.status != 502 {
+					t.Errorf("got %+v", a)
+				}
+				strikes := 0
+				for _, e := range r.engines {
+					_, failures := r.reg.Breaker(e.worker)
+					strikes += failures
+				}
+				if strikes != c.want {
+					t.Errorf("%d strikes, want %d", strikes, c.want)
+				}
+			})
+		})
+	}
+}
+
 // TestRetry: a new attempt goes to another engine if nothing of an answer came, and only then.
 func TestRetry(t *testing.T) {
 	refuse := func(e *engine) { e.refuse.Store(true) }

@@ -254,6 +254,9 @@ var (
 func metricNames(text string) string {
 	kinds, labels := map[string]string{}, map[string]string{}
 	for line := range strings.Lines(text) {
+		if !strings.Contains(line, "perigee_") {
+			continue // the library's own, of the process
+		}
 		if m := typeLine.FindStringSubmatch(line); m != nil {
 			kinds[m[1]] = m[2]
 			continue
