@@ -3,7 +3,6 @@ package gateway
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/perigee-llm/perigee/internal/gateway/api"
@@ -100,14 +99,12 @@ func buildSettings(c *config.Config) api.Settings {
 }
 
 // guardedKeys are the fields that clients may not set, less those that the configuration allows.
-func guardedKeys(allow []string) (keys body.Keys) {
-	for _, name := range config.GuardedFields {
-		if slices.Contains(allow, name) {
-			continue
-		}
+func guardedKeys(allow []string) body.Keys {
+	keys := body.ProtectedKeys
+	for _, name := range allow {
 		for k := range body.ProtectedKeys.All() {
 			if guards(name, k.String()) {
-				keys |= body.KeysOf(k)
+				keys &^= body.KeysOf(k)
 			}
 		}
 	}

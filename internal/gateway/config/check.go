@@ -12,8 +12,8 @@ import (
 // checker judges a text; it returns what is wrong and the cure, or empty text.
 type checker func(s string) (what, cure string)
 
-// GuardedFields are the request fields that a client may not set unless client_fields.allow has them. A name that ends in * stands
-// for every field that begins so.
+// GuardedFields are the names by which client_fields.allow lets clients set the request fields that they may not set otherwise, which are
+// the request path's to say. A name that ends in * stands for every one of them that begins so.
 var GuardedFields = []string{"kv_transfer_params", "bootstrap_*", "input_ids", "cache_salt", "extra_key", "rid", "routed_dp_rank"}
 
 func guardedList() string { return "`" + strings.Join(GuardedFields, "`, `") + "`" }

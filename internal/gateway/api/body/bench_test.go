@@ -119,7 +119,7 @@ func TestAllocations(t *testing.T) {
 			t.Errorf("%s: %v allocations, want 0", c.name, n)
 		}
 	}
-	if n := scan([]byte(`{"mod\u0065l":"m","n":"1_0","rid":"x","prompt":["a\n"],"priority":1}`), Completion); n != 0 {
+	if n := scan([]byte(`{"mod\u0065l":"m","n":"1_0","rid":"x","prompt":["a\n"],"extra_key":1}`), Completion); n != 0 {
 		t.Errorf("escapes in a name of a key: %v allocations, want 0", n)
 	}
 	if n := scan([]byte(`{"model":"\u006d"}`), Chat); n != 1 {

@@ -58,9 +58,6 @@ const (
 	RID
 	RoutedDPRank
 	DataParallelRank
-	Priority
-	RequestID
-	SessionID
 
 	numKeys
 )
@@ -77,8 +74,7 @@ var keyNames = [numKeys]string{
 	FrequencyPenalty: "frequency_penalty", PresencePenalty: "presence_penalty", N: "n",
 	KVTransferParams: "kv_transfer_params", BootstrapHost: "bootstrap_host", BootstrapPort: "bootstrap_port",
 	BootstrapRoom: "bootstrap_room", InputIDs: "input_ids", CacheSalt: "cache_salt", ExtraKey: "extra_key",
-	RID: "rid", RoutedDPRank: "routed_dp_rank", DataParallelRank: "data_parallel_rank", Priority: "priority",
-	RequestID: "request_id", SessionID: "session_id",
+	RID: "rid", RoutedDPRank: "routed_dp_rank", DataParallelRank: "data_parallel_rank",
 }
 
 // String returns the key's name in JSON.
@@ -136,8 +132,9 @@ func (s Keys) All() iter.Seq[Key] {
 	}
 }
 
-// SamplingKeys are the fields that a Contract may hold, ProtectedKeys what a client may not set unless the
-// configuration allows it: they steer an engine's memory, its scheduling, or another tenant's cache.
+// SamplingKeys are the fields that a Contract may hold. ProtectedKeys are what a client may not set unless the
+// configuration allows it: they steer where KV goes, what is shared between tenants, and what an abort means. A
+// priority is not among them: it is for clients to set, where the engine was started with priorities.
 const (
 	SamplingKeys  Keys = 1<<KVTransferParams - 1<<Temperature
 	ProtectedKeys Keys = 1<<numKeys - 1<<KVTransferParams
@@ -257,12 +254,6 @@ func knownProtected(name []byte) (Key, bool) {
 		return RoutedDPRank, true
 	case "data_parallel_rank":
 		return DataParallelRank, true
-	case "priority":
-		return Priority, true
-	case "request_id":
-		return RequestID, true
-	case "session_id":
-		return SessionID, true
 	}
 	return 0, false
 }

@@ -21,9 +21,9 @@ func TestPatch(t *testing.T) {
 		{`{"model":"m"}`, func(*Patch) {}, `{"model":"m"}`},
 		{` { "model" : "m" , "rid" : 1 } `, func(p *Patch) { p.Remove(RID) }, ` { "model" : "m"  } `},
 		{`{"rid":1, "model":"m"}`, func(p *Patch) { p.Remove(RID) }, `{ "model":"m"}`},
-		{`{"rid":1,"x":2,"priority":3,"model":"m"}`, func(p *Patch) { p.RemoveAll(ProtectedKeys) }, `{"x":2,"model":"m"}`},
-		{`{"rid":1,"priority":3,"x":2,"model":"m","cache_salt":""}`, func(p *Patch) { p.RemoveAll(ProtectedKeys) }, `{"x":2,"model":"m"}`},
-		{`{"model":"m","rid":1,"priority":3}`, func(p *Patch) { p.RemoveAll(ProtectedKeys) }, `{"model":"m"}`},
+		{`{"rid":1,"x":2,"extra_key":3,"model":"m"}`, func(p *Patch) { p.RemoveAll(ProtectedKeys) }, `{"x":2,"model":"m"}`},
+		{`{"rid":1,"extra_key":3,"x":2,"model":"m","cache_salt":""}`, func(p *Patch) { p.RemoveAll(ProtectedKeys) }, `{"x":2,"model":"m"}`},
+		{`{"model":"m","rid":1,"extra_key":3}`, func(p *Patch) { p.RemoveAll(ProtectedKeys) }, `{"model":"m"}`},
 		{`{ "model":"m" }`, func(p *Patch) { p.Remove(Model) }, `{  }`},
 		{`{"model":"m","rid":1}`, func(p *Patch) { p.Remove(Model); p.Remove(RID) }, `{}`},
 		{`{"model":"m","rid":1}`, func(p *Patch) { p.Remove(Model); p.Remove(RID); p.Set(N, []byte(`1`)); p.Set(TopK, []byte(`2`)) }, `{"top_k":2,"n":1}`},
@@ -204,7 +204,7 @@ func checkIncludeUsage(t *testing.T, b []byte, f *Facts) {
 
 func FuzzPatch(f *testing.F) {
 	f.Add([]byte(full), uint64(1<<RID|1<<Model), uint64(1<<N|1<<Temperature))
-	f.Add([]byte(`{"rid":1,"priority":2,"model":"m"}`), ^uint64(0), uint64(0))
+	f.Add([]byte(`{"rid":1,"extra_key":2,"model":"m"}`), ^uint64(0), uint64(0))
 	f.Add([]byte(` { "model" : "m" , "x":[1.10,1e400] , "stream_options" : { } } `), uint64(0), ^uint64(0))
 	f.Add([]byte(`{"mod\u0065l":"m","r\u0069d":2}`), uint64(1<<RID), uint64(1<<Model))
 	f.Fuzz(func(t *testing.T, b []byte, remove, set uint64) {

@@ -300,8 +300,13 @@ func TestKeyNames(t *testing.T) {
 	if SamplingKeys.Len() != 8 || !SamplingKeys.Has(Temperature) || !SamplingKeys.Has(N) || SamplingKeys&ProtectedKeys != 0 {
 		t.Errorf("sampling keys are %v", SamplingKeys)
 	}
-	if ProtectedKeys.Len() != 13 || !ProtectedKeys.Has(KVTransferParams) || !ProtectedKeys.Has(SessionID) {
-		t.Errorf("protected keys are %v", ProtectedKeys)
+	var protected []string
+	for k := range ProtectedKeys.All() {
+		protected = append(protected, k.String())
+	}
+	want := []string{"kv_transfer_params", "bootstrap_host", "bootstrap_port", "bootstrap_room", "input_ids", "cache_salt", "extra_key", "rid", "routed_dp_rank", "data_parallel_rank"}
+	if d := cmp.Diff(want, protected); d != "" {
+		t.Errorf("protected keys (- want):\n%s", d)
 	}
 }
 

@@ -1,0 +1,29 @@
+package gateway
+
+import (
+	"testing"
+
+	"github.com/perigee-llm/perigee/internal/gateway/api/body"
+	"github.com/perigee-llm/perigee/internal/gateway/config"
+)
+
+// TestGuardedKeys: each guarded field has exactly one name by which it can be allowed, and without one it is guarded.
+func TestGuardedKeys(t *testing.T) {
+	if got := guardedKeys(nil); got != body.ProtectedKeys {
+		t.Errorf("without exceptions %b is guarded, want %b", got, body.ProtectedKeys)
+	}
+	if got := guardedKeys(config.GuardedFields); got != 0 {
+		t.Errorf("with every name allowed %b is still guarded", got)
+	}
+	var seen body.Keys
+	for _, name := range config.GuardedFields {
+		freed := body.ProtectedKeys &^ guardedKeys([]string{name})
+		if freed == 0 || freed&seen != 0 {
+			t.Errorf("%s frees %b, of which other names free %b", name, freed, freed&seen)
+		}
+		seen |= freed
+	}
+	if got, want := body.ProtectedKeys&^guardedKeys([]string{"routed_dp_rank"}), body.KeysOf(body.RoutedDPRank, body.DataParallelRank); got != want {
+		t.Errorf("routed_dp_rank frees %b, want %b", got, want)
+	}
+}
