@@ -1,4 +1,5 @@
-"""The real openai client, and curl, against perigee serve in front of two simulated engines.
+"""The real openai client, and curl, against perigee serve in front of two simulated engines, once of each family, and the
+client against what perigee demo --keep leaves running.
 
 Run by scripts/openai-client.sh. Environment: PERIGEE_BIN, the binary (default bin/perigee). Everything is on loopback;
 the servers' logs go to .cache/itest/ and are printed when a test fails.
@@ -31,8 +32,8 @@ ENGINES = 2
 # Starting takes well under a second; a busy CI machine gets this long before we call it a failure.
 START_S = 30
 
-base = ""  # http://127.0.0.1:PORT of the gateway, set by setUpModule
-engines = []  # the same of the engines
+base = {}  # by the family of its engines, http://127.0.0.1:PORT of a gateway, set by setUpModule
+engines = {}  # by their family, the same of the engines
 processes = []  # whose logs are of interest when something fails
 
 
@@ -106,19 +107,19 @@ def start(name, *args):
 
 
 def setUpModule():
-    global base
     LOGS.mkdir(parents=True, exist_ok=True)
-    engine = start("engine", "engine", "--count", str(ENGINES), "--port", "0", "--model", MODEL, "--json")
-    engines.extend(engine.wait_for(f"{ENGINES} addresses", urls))
-    port = free_port()
-    base = f"http://127.0.0.1:{port}"
-    # No request is in flight when the tests end, so the pause before the listener closes would only cost time.
-    serve = start("serve", "serve", "--host", "127.0.0.1", "--port", str(port), "--model-id", MODEL,
-                  "--shutdown-drain-secs", "0", "--worker-urls", *engines)
-    serve.wait_for("a line", lambda text: text)
-    # The line says that it accepts requests; the engines may still be introduced.
-    wait_until(lambda: get(base + "/readyz")[0] == 200, "readyz is 200")
-    wait_until(lambda: MODEL in get(base + "/v1/models")[1], "the model is listed")
+    for flavor in ("vllm", "sglang"):
+        engine = start(f"engine-{flavor}", "engine", "--flavor", flavor, "--count", str(ENGINES), "--port", "0", "--model", MODEL, "--json")
+        engines[flavor] = engine.wait_for(f"{ENGINES} addresses", urls)
+        port = free_port()
+        base[flavor] = url = f"http://127.0.0.1:{port}"
+        # No request is in flight when the tests end, so the pause before the listener closes would only cost time.
+        serve = start(f"serve-{flavor}", "serve", "--host", "127.0.0.1", "--port", str(port), "--model-id", MODEL,
+                      "--shutdown-drain-secs", "0", "--worker-urls", *engines[flavor])
+        serve.wait_for("a line", lambda text: text)
+        # The line says that it accepts requests; the engines may still be introduced.
+        wait_until(lambda: get(url + "/readyz")[0] == 200, "readyz is 200")
+        wait_until(lambda: MODEL in get(url + "/v1/models")[1], "the model is listed")
 
 
 def get(url):
@@ -138,10 +139,10 @@ def wait_until(condition, what, seconds=START_S):
         time.sleep(0.02)
 
 
-def running():
-    """How many requests the engines have in their batch or queue, by their own metrics."""
+def running(flavor):
+    """How many requests the family's engines have in their batch or queue, by their own metrics."""
     total = 0
-    for e in engines:
+    for e in engines[flavor]:
         text = get(e + "/metrics")[1]
         found = re.findall(r"^(?:vllm:num_requests_(?:running|waiting)|sglang:num_(?:running|queue)_reqs)\{[^}]*\} (\S+)$", text, re.M)
         if not found:
@@ -151,9 +152,11 @@ def running():
 
 
 class OpenAIClient(unittest.TestCase):
+    flavor = "vllm"
+
     def setUp(self):
         # Retries of the client would hide a failure of the gateway.
-        self.client = openai.OpenAI(base_url=base + "/v1", api_key="sk-itest", max_retries=0, timeout=60)
+        self.client = openai.OpenAI(base_url=base[self.flavor] + "/v1", api_key="sk-itest", max_retries=0, timeout=60)
         self.addCleanup(self.client.close)
 
     messages = [{"role": "system", "content": "You are terse."}, {"role": "user", "content": "Name a moon of Saturn. ☾"}]
@@ -232,8 +235,8 @@ class OpenAIClient(unittest.TestCase):
             for _, _ in zip(range(2), stream):
                 pass
             # Without this the next wait could pass because nothing was running in the first place.
-            wait_until(lambda: running() == 1, "the stream runs at an engine", 5)
-        wait_until(lambda: running() == 0, "the engine has let go of the request", 5)
+            wait_until(lambda: running(self.flavor) == 1, "the stream runs at an engine", 5)
+        wait_until(lambda: running(self.flavor) == 0, "the engine has let go of the request", 5)
         r = self.client.chat.completions.create(model=MODEL, messages=self.messages, max_tokens=1)
         self.assertEqual(r.usage.completion_tokens, 1)
 
@@ -250,11 +253,15 @@ class OpenAIClient(unittest.TestCase):
         import asyncio
 
         async def ask():
-            async with openai.AsyncOpenAI(base_url=base + "/v1", api_key="sk-itest", max_retries=0) as client:
+            async with openai.AsyncOpenAI(base_url=base[self.flavor] + "/v1", api_key="sk-itest", max_retries=0) as client:
                 stream = await client.chat.completions.create(model=MODEL, messages=self.messages, max_tokens=3, stream=True)
                 return [c async for c in stream]
 
         self.assertTrue(asyncio.run(ask()))
+
+
+class OpenAIClientOfSGLang(OpenAIClient):
+    flavor = "sglang"
 
 
 def curl(*args, body=None):
@@ -270,6 +277,7 @@ def curl(*args, body=None):
 
 
 class Curl(unittest.TestCase):
+    flavor = "vllm"
     chat = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
 
     def events(self, text):
@@ -278,46 +286,74 @@ class Curl(unittest.TestCase):
         return [json.loads(e) for e in found[:-1]]
 
     def test_models(self):
-        status, text = curl(base + "/v1/models")
+        status, text = curl(base[self.flavor] + "/v1/models")
         self.assertEqual((status, [m["id"] for m in json.loads(text)["data"]]), (200, [MODEL]))
 
     def test_chat(self):
-        status, text = curl(base + "/v1/chat/completions", body=json.dumps(self.chat))
+        status, text = curl(base[self.flavor] + "/v1/chat/completions", body=json.dumps(self.chat))
         self.assertEqual(status, 200, text)
         self.assertEqual(json.loads(text)["usage"]["completion_tokens"], 4)
 
     def test_chat_stream(self):
-        status, text = curl(base + "/v1/chat/completions", body=json.dumps(self.chat | {"stream": True}))
+        status, text = curl(base[self.flavor] + "/v1/chat/completions", body=json.dumps(self.chat | {"stream": True}))
         self.assertEqual(status, 200, text)
         events = self.events(text)
         self.assertEqual([e["choices"][0]["finish_reason"] for e in events if e["choices"]][-1], "length")
 
     def test_completion(self):
-        status, text = curl(base + "/v1/completions", body=json.dumps({"model": MODEL, "prompt": "hello", "max_tokens": 3}))
+        status, text = curl(base[self.flavor] + "/v1/completions", body=json.dumps({"model": MODEL, "prompt": "hello", "max_tokens": 3}))
         self.assertEqual(status, 200, text)
         self.assertEqual(json.loads(text)["object"], "text_completion")
 
     def test_completion_stream(self):
-        status, text = curl(base + "/v1/completions", body=json.dumps({"model": MODEL, "prompt": "hello", "max_tokens": 3, "stream": True}))
+        status, text = curl(base[self.flavor] + "/v1/completions", body=json.dumps({"model": MODEL, "prompt": "hello", "max_tokens": 3, "stream": True}))
         self.assertEqual(status, 200, text)
         self.assertTrue(self.events(text))
 
     def test_unknown_model(self):
-        status, text = curl(base + "/v1/chat/completions", body=json.dumps(self.chat | {"model": "no-such-model"}))
+        status, text = curl(base[self.flavor] + "/v1/chat/completions", body=json.dumps(self.chat | {"model": "no-such-model"}))
         self.assertEqual((status, json.loads(text)["error"]["code"]), (404, "model_not_found"))
 
     def test_broken_json(self):
-        status, text = curl(base + "/v1/chat/completions", body='{"model": ')
+        status, text = curl(base[self.flavor] + "/v1/chat/completions", body='{"model": ')
         self.assertEqual(status, 400, text)
         self.assertTrue(json.loads(text)["error"]["message"])
 
     def test_repeated_key(self):
-        status, text = curl(base + "/v1/chat/completions", body='{"model": "a", "model": "%s", "messages": []}' % MODEL)
+        status, text = curl(base[self.flavor] + "/v1/chat/completions", body='{"model": "a", "model": "%s", "messages": []}' % MODEL)
         self.assertEqual(status, 400, text)
 
     def test_health(self):
-        self.assertEqual(curl(base + "/healthz")[0], 200)
-        self.assertEqual(curl(base + "/readyz")[0], 200)
+        self.assertEqual(curl(base[self.flavor] + "/healthz")[0], 200)
+        self.assertEqual(curl(base[self.flavor] + "/readyz")[0], 200)
+
+
+class CurlOfSGLang(Curl):
+    flavor = "sglang"
+
+
+class Demo(unittest.TestCase):
+    """What perigee demo --keep leaves running is for people to try, with any client."""
+
+    def test_what_is_kept_can_be_tried(self):
+        # So few requests at such a speed measure nothing and take a second. Engines of both families are among them.
+        demo = start("demo", "demo", "--keep", "--engines", "2", "--requests", "20", "--speed", "200", "--quiet")
+        demo.wait_for("the report", lambda text: "round_robin" in text)
+        log = demo.log.read_text
+        wait_until(lambda: "--limit 3\n" in log(), "the demo tells what to try")
+        public = re.search(r"(http://\S+)/v1/chat/completions", log())[1]
+        admin = re.search(r"explain --url (\S+)", log())[1]
+        with openai.OpenAI(base_url=public + "/v1", api_key="sk-itest", max_retries=0, timeout=60) as client:
+            model = client.models.list().data[0].id
+            ask = dict(model=model, messages=OpenAIClient.messages, max_tokens=8)
+            for i in range(4):  # more than there are engines
+                r = client.chat.completions.create(**ask, extra_headers={"x-request-id": f"mine-{i}"})
+                self.assertEqual(r.usage.completion_tokens, 8)
+            with client.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True}) as stream:
+                self.assertEqual([c.usage.completion_tokens for c in stream if c.usage and not c.choices], [8])
+        done = subprocess.run([BIN, "explain", "--url", admin, "--request", "mine-3"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("mine-3", done.stdout)
 
 
 if __name__ == "__main__":
