@@ -83,53 +83,44 @@ func TestGrowing(t *testing.T) {
 	}
 }
 
-// BenchmarkGrowing is one more turn of 64 bytes on a conversation of 8,192 tokens and more: seen for the first time, and with its
-// beginning remembered. Real tokenizers are taken where scripts/tokenizers.sh has fetched them, else the small one, whose tokens are
-// shorter. The whole of what a request costs is "measure", "encode" is the tokenizer's part.
+// BenchmarkGrowing is what one more turn of 64 bytes costs on a conversation of 8,192 tokens of prose: for the first time, each a
+// conversation of its own, and with its beginning remembered. Real tokenizers are taken where scripts/tokenizers.sh has fetched them,
+// and a small one in any case, whose tokens are shorter. "measure" is the whole of what a request costs, "encode" the tokenizer's part.
 func BenchmarkGrowing(b *testing.B) {
-	template, err := os.ReadFile(filepath.Join("template", "testdata", "templates", "Qwen3-8B-Q8_0.jinja"))
+	source, err := os.ReadFile(filepath.Join("template", "testdata", "templates", "Qwen3-8B-Q8_0.jinja"))
 	if err != nil {
 		b.Fatal(err)
 	}
+	prose := unzip(b, filepath.Join("bpe", "testdata", "prose.txt.gz"))
 	for _, name := range []string{"tiny", "llama3_1", "qwen3", "deepseek_v3", "gptoss", "gemma3"} {
-		text := ""
-		if name == "tiny" {
-			text = tinyFile(b, "qwen3")
-		} else if file, err := os.ReadFile(filepath.Join("..", "..", "..", ".cache", "tokenizers", name+".json")); err == nil {
+		text := tinyFile(b, "qwen3")
+		if name != "tiny" {
+			file, err := os.ReadFile(filepath.Join("..", "..", "..", ".cache", "tokenizers", name+".json"))
+			if err != nil {
+				continue
+			}
 			text = string(file)
-		} else {
-			continue
 		}
-		cache := bpe.NewCache(64 << 20)
-		m := open(b, map[string]string{"tokenizer.json": text, "chat_template.jinja": string(template)}, nil)
+		m := open(b, map[string]string{"tokenizer.json": text, "chat_template.jinja": string(source)}, nil)
 		if err := m.TemplateError(); err != nil {
 			b.Fatal(err)
 		}
-		cached := m.WithCache(cache)
-		g := rand.New(rand.NewPCG(1, 1))
-		turns := conversation(g, 8000)
-		for {
-			if f, _ := m.Measure(Request{Messages: encode(b, turns)}); f.Total >= 8192 {
-				break
-			}
-			turns = append(turns, conversation(g, 2000)[1:]...)
-		}
-		last := len(turns)
-		turns = append(turns, nil)
-		var requests []Request
-		var texts []string
-		for i := range 64 {
-			turns[last] = map[string]string{"role": "user", "content": fmt.Sprint(i, words(g, 64))}
-			r := Request{Messages: encode(b, turns)}
-			requests = append(requests, r)
-			ids, _ := cached.Measure(r)
-			text, _ := m.Decode(ids.IDs, false, 1<<30)
-			texts = append(texts, text)
-		}
+		bytes := len(prose) * 8192 / len(m.Encode(prose, false))
+		cache := bpe.NewCache(64 << 20)
 		for _, c := range []struct {
 			name string
 			m    *Model
-		}{{"first", m}, {"again", cached}} {
+			move int // from one request's beginning to the next one's
+		}{{"first", m, (len(prose) - bytes) / 64}, {"again", m.WithCache(cache), 0}} {
+			var requests []Request
+			var texts []string
+			for i := range 64 {
+				turns := []map[string]string{{"role": "user", "content": strings.ToValidUTF8(prose[i*c.move:][:bytes], "")}, {"role": "assistant", "content": fmt.Sprint(i, prose[i*100:][:64])}}
+				r := Request{Messages: encode(b, turns)}
+				f, _ := c.m.Measure(r)
+				text, _ := m.Decode(f.IDs, false, 1<<30)
+				requests, texts = append(requests, r), append(texts, text)
+			}
 			b.Run(name+"/measure/"+c.name, func(b *testing.B) {
 				b.ReportAllocs()
 				for i := 0; b.Loop(); i++ {
@@ -145,6 +136,6 @@ func BenchmarkGrowing(b *testing.B) {
 				b.ReportMetric(float64(len(ids)), "tokens")
 			})
 		}
-		b.Logf("%s: the memory has %d bytes", name, cache.Bytes())
+		b.Logf("%s: %d bytes are remembered", name, cache.Bytes())
 	}
 }

@@ -3,7 +3,6 @@ package tokens
 import (
 	"encoding/json"
 
-	"github.com/perigee-llm/perigee/internal/gateway/tokens/bpe"
 	"github.com/perigee-llm/perigee/internal/gateway/tokens/template"
 )
 
@@ -92,7 +91,7 @@ func (m *Model) measurePrompt(r Request) (Facts, bool) {
 }
 
 func (m *Model) measureChat(r Request) (Facts, bool) {
-	text, form, err := template.Prompt(m.tmpl, nil, template.Input{
+	text, form, err := template.Prompt(m.tmpl, make([]byte, 0, len(r.Messages)+len(r.Tools)+512), template.Input{
 		Messages: r.Messages, Tools: r.Tools, Documents: r.Documents, Kwargs: r.Kwargs,
 		AddGenerationPrompt: !r.NoGenerationPrompt, ContinueFinalMessage: r.ContinueFinal, ParseArguments: true,
 	})
@@ -110,7 +109,7 @@ func (m *Model) measureChat(r Request) (Facts, bool) {
 		f.Exact = f.shape.plain() && !r.asksMore()
 	}
 	// A rendered conversation has its special tokens already.
-	f.IDs = m.tok.Encode(nil, string(text), bpe.Options{Cache: m.cache})
+	f.IDs = m.Encode(string(text), false)
 	f.Longest, f.Total = len(f.IDs), len(f.IDs)
 	return f, true
 }

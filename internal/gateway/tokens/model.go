@@ -119,7 +119,8 @@ func (m *Model) TemplateError() error { return m.why }
 
 // Encode returns the ids of a text, with the special tokens that the tokenizer puts around a text if special.
 func (m *Model) Encode(text string, special bool) []uint32 {
-	return m.tok.Encode(nil, text, bpe.Options{AddSpecial: special, Cache: m.cache})
+	ids := make([]uint32, 0, len(text)/3+8) // enough for text in most languages
+	return m.tok.Encode(ids, text, bpe.Options{AddSpecial: special, Cache: m.cache})
 }
 
 // Decode returns the text of ids, without special tokens if skipSpecial. It returns false for ids whose tokens, as the

@@ -17,7 +17,12 @@ import (
 // tinyFile returns the text of one of the small tokenizers that bpe is tested with.
 func tinyFile(t testing.TB, name string) string {
 	t.Helper()
-	f, err := os.Open(filepath.Join("bpe", "testdata", "tiny-"+name+".json.gz"))
+	return unzip(t, filepath.Join("bpe", "testdata", "tiny-"+name+".json.gz"))
+}
+
+func unzip(t testing.TB, name string) string {
+	t.Helper()
+	f, err := os.Open(name)
 	if err != nil {
 		t.Fatal(err)
 	}
