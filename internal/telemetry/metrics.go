@@ -16,7 +16,8 @@ type Metrics struct {
 	Requests, Responses *prometheus.CounterVec
 	// Refused counts requests that the gateway answered itself, by error code.
 	Refused *prometheus.CounterVec
-	// WorkerRequests counts dispatches: worker, model, mode (plain, prefill, decode), outcome.
+	// WorkerRequests counts dispatches, and as errors those that did not happen because of the worker: worker, model, mode (plain, prefill,
+	// decode), outcome.
 	WorkerRequests *prometheus.CounterVec
 	// Attempts counts new attempts after a forwarding failure, by reason.
 	Attempts *prometheus.CounterVec
@@ -28,7 +29,7 @@ type Metrics struct {
 	Decisions, SelectionFailures *prometheus.CounterVec
 	// SelectionSeconds is the time of a whole selection, all buckets.
 	SelectionSeconds prometheus.Histogram
-	// Stale counts guards that the janitor gave up.
+	// Stale counts requests that the janitor gave up; a pair is one.
 	Stale *prometheus.CounterVec
 	// Inputs counts requests by how their length was come by; InputIDs conversations by whether their ids were forwarded, or why not.
 	Inputs, InputIDs *prometheus.CounterVec

@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/gateway/api/body"
@@ -49,8 +50,10 @@ type call struct {
 	struck   bool // an engine that had the request was struck for it
 	exclude  []string
 	attempts int
+	stale    atomic.Bool      // the janitor gave it up
 	picked   bucket.Selection // of the last attempt
 
+	engineRID  string    // at the engine of the last attempt
 	writeBy    time.Time // the client's deadline for reading
 	legs       *leg      // the last that was begun and is this goroutine's to end
 	status     int       // as sent, 0 until then
@@ -361,10 +364,10 @@ func (c *call) logAccess(took time.Duration) {
 	if c.s.Access == nil {
 		return
 	}
-	attrs := make([]slog.Attr, 0, 20)
+	attrs := make([]slog.Attr, 0, 22)
 	attrs = append(attrs,
 		slog.String("request_id", c.id), slog.String("method", c.r.Method), slog.String("path", c.path),
-		slog.Int("status", c.status), slog.Float64("duration_ms", float64(took.Microseconds())/1000),
+		slog.Int("status", c.status), slog.String("outcome", c.ending()), slog.Float64("duration_ms", float64(took.Microseconds())/1000),
 		slog.Int64("sent_bytes", c.sent))
 	if c.code != "" {
 		attrs = append(attrs, slog.String("error_code", c.code))
@@ -378,6 +381,9 @@ func (c *call) logAccess(took time.Duration) {
 	}
 	if b := c.picked.Bucket; b != nil {
 		attrs = append(attrs, slog.String("bucket", b.ID()), slog.String("worker", workersOf(&c.picked)))
+	}
+	if c.engineRID != "" {
+		attrs = append(attrs, slog.String("engine_rid", c.engineRID[:min(len(c.engineRID), maxRequestID)])) // a client may have chosen it
 	}
 	if c.ttft > 0 {
 		attrs = append(attrs, slog.Float64("ttft_ms", float64(c.ttft.Microseconds())/1000))
@@ -397,6 +403,18 @@ func (c *call) logAccess(took time.Duration) {
 		attrs = append(attrs, slog.Bool("broken", true))
 	}
 	c.s.Access.LogAttrs(context.Background(), slog.LevelInfo, "request", attrs...)
+}
+
+// ending says in the words of the dispatches' metric how the request ended for its client.
+func (c *call) ending() string {
+	switch {
+	case c.clientLeft || c.status == statusClientLeft:
+		return "cancelled"
+	case c.broken:
+		return "error"
+	}
+	_, label := judge(c.status)
+	return label
 }
 
 func workersOf(s *bucket.Selection) string {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"time"
+	"unicode/utf8"
 
 	"github.com/perigee-llm/perigee/internal/gateway/api/body"
 	"github.com/perigee-llm/perigee/internal/gateway/bucket"
@@ -11,6 +12,7 @@ import (
 // dispatch sends the request to the selected engines and passes the answer on. It returns nil once an answer has begun or the
 // client has left.
 func (c *call) dispatch(sel bucket.Selection) *failure {
+	c.engineRID = ""
 	if sel.PD() {
 		return c.dispatchPair(sel)
 	}
@@ -23,7 +25,7 @@ func (c *call) dispatchPlain(w *fleet.Worker) *failure {
 		return f
 	}
 	patch := c.patch
-	l.rid = c.engineRequestID(w, &patch)
+	c.engineRID, l.rid = c.engineRequestID(w, &patch)
 	c.forwardIDs(w, &patch)
 	resp, err := l.send(c.path, engineHeader(c.r.Header, c.id, c.facts.Stream), patch.Pieces(nil), patch.Len(), c.v.Settings.RequestTimeout)
 	if err != nil {
@@ -32,18 +34,28 @@ func (c *call) dispatchPlain(w *fleet.Worker) *failure {
 	return c.pass(l, resp)
 }
 
-// engineRequestID returns the id by which the engine can abort the request, and puts it into the body where the client gave
-// none. Only SGLang aborts by an id. It matches ids by their beginning, so one id must stand for one sequence.
-func (c *call) engineRequestID(w *fleet.Worker, patch *body.Patch) string {
+// shortestRID is how many characters an id that a client chose must have for the gateway to abort by it. SGLang aborts every request
+// whose id begins with the one given, so that a client with the id "a" would end other clients' requests when it leaves. One of this
+// length, which is that of a UUID without its dashes, is the beginning of another's only if it was copied from there.
+const shortestRID = 32
+
+// engineRequestID returns the request's id at the engine, and the same as the id to abort it by if that harms nobody else. It puts an id
+// into the body where the client gave none. Only SGLang aborts by an id. It matches ids by their beginning, so one id must stand for one
+// sequence.
+func (c *call) engineRequestID(w *fleet.Worker, patch *body.Patch) (rid, abortBy string) {
 	if w.Kind != fleet.SGLang || c.facts.FanOut || c.facts.Prompt.Count > 1 {
-		return ""
+		return "", ""
 	}
 	if c.facts.Has(body.RID) && !c.v.Settings.Stripped.Has(body.RID) {
-		return string(c.facts.RID)
+		rid = string(c.facts.RID)
+		if utf8.RuneCount(c.facts.RID) < shortestRID {
+			return rid, ""
+		}
+		return rid, rid
 	}
-	rid := randomHex()
+	rid = randomHex()
 	patch.Set(body.RID, body.Quote(rid))
-	return rid
+	return rid, rid
 }
 
 // noAnswer ends a leg that got no answer's head.

@@ -62,6 +62,7 @@ func (c *call) begin(parent context.Context, w *fleet.Worker, stage fleet.Stage,
 	s, now := c.s, time.Now()
 	ticket, ok := s.Registry.Claim(w, now)
 	if !ok {
+		c.notDispatched(w, stage)
 		return nil, &failure{answer: errBreakerOpen, what: "breaker open", again: true, exclude: w.ID}
 	}
 	l := &leg{s: s, worker: w, model: c.model.ID, mode: stage.String(), ticket: ticket, parent: parent}
@@ -70,9 +71,19 @@ func (c *call) begin(parent context.Context, w *fleet.Worker, stage fleet.Stage,
 	if stage == fleet.Decode {
 		account = load.StageDecode
 	}
-	l.guard = s.Tracker.Acquire(w.Load, now, account, tokens, func() { l.cancel(causeStale) })
+	l.guard = s.Tracker.Acquire(w.Load, now, account, tokens, func() {
+		if c.stale.CompareAndSwap(false, true) { // the halves of a pair are one request
+			s.Metrics.Stale.WithLabelValues("expired").Inc()
+		}
+		l.cancel(causeStale)
+	})
 	l.before, c.legs = c.legs, l
 	return l, nil
+}
+
+// notDispatched counts a dispatch that did not happen because of the worker as an error of it.
+func (c *call) notDispatched(w *fleet.Worker, stage fleet.Stage) {
+	c.s.Metrics.WorkerRequests.WithLabelValues(w.ID, c.model.ID, stage.String(), "error").Inc()
 }
 
 // handOver makes the leg another goroutine's to end. It is one of the last two that were begun.
@@ -109,7 +120,7 @@ func (l *leg) send(path string, header http.Header, pieces [][]byte, length int,
 		var e *upstream.Error
 		if errors.As(err, &e) {
 			l.refused = e.Stage == upstream.Refused
-			l.connected, l.answered, l.reused = e.Stage >= upstream.Asking, e.Stage == upstream.Answering, e.Reused
+			l.connected, l.answered, l.reused = e.Stage >= upstream.Asking && !l.refused, e.Stage == upstream.Answering, e.Reused
 		}
 		return nil, err
 	}

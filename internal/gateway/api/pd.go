@@ -37,6 +37,8 @@ func (c *call) dispatchPair(sel bucket.Selection) *failure {
 	concurrent := p.Kind == fleet.SGLang && d.Kind == fleet.SGLang
 	if !concurrent && (p.Kind != fleet.VLLM || d.Kind != fleet.VLLM) {
 		c.s.Log.Error("the engines of a pair must be of one family", "prefill", p.ID, "prefill_kind", p.Kind.String(), "decode", d.ID, "decode_kind", d.Kind.String())
+		c.notDispatched(p, fleet.Prefill)
+		c.notDispatched(d, fleet.Decode)
 		return &failure{answer: errMisconfigured, what: "the engines of the pair are not of one family"}
 	}
 	parent := c.r.Context()
@@ -78,7 +80,9 @@ func (c *call) pairAtOnce(pl, dl *leg) *failure {
 	done := make(chan prefillResult, 1) // the prefill may outlive this request
 	path, limit := c.path, c.v.Settings.RequestTimeout
 	c.handOver(pl)
+	c.v.active.Add(1) // also for what is left of the request when its client is gone
 	c.s.wg.Go(func() {
+		defer c.v.active.Add(-1)
 		r := pl.prefill(path, header, pieces, length, limit)
 		if !r.ok() {
 			dl.cancel(causeOther)

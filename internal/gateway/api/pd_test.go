@@ -163,6 +163,9 @@ func TestPairStale(t *testing.T) {
 			r.wantError(r.post(chatPath, chatBody), 504, "stale_request_expired")
 			synctest.Wait()
 			r.atRest()
+			if got := r.metric(`stale_requests_total{outcome="expired"}`); got != "1" {
+				t.Errorf("%s requests were stale", got)
+			}
 		})
 	}
 }
@@ -322,6 +325,11 @@ func TestMixedPair(t *testing.T) {
 	specs := []fleet.Spec{{Kind: fleet.VLLM, Stage: fleet.Prefill}, {Kind: fleet.SGLang, Stage: fleet.Decode}}
 	bubble(t, rigOptions{Specs: specs}, func(t *testing.T, r *rig) {
 		r.wantError(r.post(chatPath, chatBody), 503, "worker_misconfigured")
+		for mode, w := range map[string]string{"prefill": "w0", "decode": "w1"} {
+			if got := r.metric(`worker_requests_total{mode="` + mode + `",model="m",outcome="error",worker="` + w + `"}`); got != "1" {
+				t.Errorf("%s has %q errors", w, got)
+			}
+		}
 	})
 }
 

@@ -308,8 +308,8 @@ func TestBreakerOpensMeanwhile(t *testing.T) {
 		if _, f := c.begin(t.Context(), w, fleet.Plain, 1); f == nil || f.answer != errBreakerOpen || !f.again || f.exclude != "w0" {
 			t.Errorf("got %+v", f)
 		}
-		if got := r.metric(`worker_requests_total{mode="plain",model="m",outcome="error",worker="w0"}`); got != "" {
-			t.Errorf("it was counted as a dispatch: %s", got)
+		if got := r.metric(`worker_requests_total{mode="plain",model="m",outcome="error",worker="w0"}`); got != "1" {
+			t.Errorf("the metric has %q errors of the worker", got)
 		}
 	})
 }

@@ -107,6 +107,16 @@ func (s *Server) forget(old, next *served) {
 	}
 }
 
+// forgetAgain drops what requests of a configuration that is out of use have brought back since it was replaced.
+func (s *Server) forgetAgain(old *served) {
+	s.forget(old, s.current.Load())
+	for w := range old.pinned.Load().All() {
+		if s.Registry.View().Get(w.ID) == nil {
+			s.Metrics.Forget("worker", w.ID)
+		}
+	}
+}
+
 // longestLife returns how long a request may live: the stale time-out, or that of an earlier configuration while requests of
 // it are under way. It drops what is no longer needed; the janitor alone calls it.
 func (s *Server) longestLife() time.Duration {
@@ -118,7 +128,9 @@ func (s *Server) longestLife() time.Duration {
 		if v.active.Load() > 0 {
 			kept = append(kept, v)
 			longest = max(longest, v.Settings.Stale)
+			continue
 		}
+		s.forgetAgain(v)
 	}
 	clear(s.retired.list[len(kept):])
 	s.retired.list = kept

@@ -228,7 +228,6 @@ func (s *Server) janitor(ctx context.Context) {
 			}
 			life := s.longestLife()
 			if n := s.Tracker.Expire(now, life); n > 0 {
-				s.Metrics.Stale.WithLabelValues("expired").Add(float64(n))
 				s.Log.Warn("requests outlived the stale time-out and were given up", "guards", n, "after", life)
 			}
 		}

@@ -285,6 +285,9 @@ func metricNames(text string) string {
 	return strings.Join(out, "\n") + "\n"
 }
 
+// ridOf returns the id that the gateway put into a body.
+func ridOf(body string) string { return body[strings.Index(body, `"rid":"`)+7:][:32] }
+
 // TestAccessLog holds the fields of the access log.
 func TestAccessLog(t *testing.T) {
 	bubble(t, rigOptions{}, func(t *testing.T, r *rig) {
@@ -299,8 +302,8 @@ func TestAccessLog(t *testing.T) {
 		a := r.post(textPath, streamed(`{"model":"m","prompt":[1,2,3]}`), "X-Request-Id", "one")
 		synctest.Wait()
 		want := map[string]any{
-			"request_id": "one", "method": "POST", "path": textPath, "status": int64(200), "duration_ms": 2500.0, "sent_bytes": int64(len(a.body)),
-			"model": "m", "stream": true, "input_tokens": int64(3), "input_source": "given", "attempts": int64(1), "bucket": "all", "worker": "w0", "ttft_ms": 1500.0,
+			"request_id": "one", "method": "POST", "path": textPath, "status": int64(200), "outcome": "success", "duration_ms": 2500.0, "sent_bytes": int64(len(a.body)),
+			"model": "m", "stream": true, "input_tokens": int64(3), "input_source": "given", "attempts": int64(1), "bucket": "all", "worker": "w0", "engine_rid": ridOf(r.engines[0].calls()[0].body), "ttft_ms": 1500.0,
 			"prompt_tokens": int64(3), "cached_tokens": int64(0), "completion_tokens": int64(2),
 		}
 		if diff := cmpDiff(want, r.access.last()); diff != "" {
@@ -309,7 +312,7 @@ func TestAccessLog(t *testing.T) {
 		r.do("PURGE", textPath, "", "X-Request-Id", "two")
 		synctest.Wait()
 		want = map[string]any{
-			"request_id": "two", "method": "PURGE", "path": textPath, "status": int64(405), "duration_ms": 0.0, "sent_bytes": int64(0), "error_code": "method_not_allowed",
+			"request_id": "two", "method": "PURGE", "path": textPath, "status": int64(405), "outcome": "client_error", "duration_ms": 0.0, "sent_bytes": int64(0), "error_code": "method_not_allowed",
 		}
 		if diff := cmpDiff(want, r.access.last()); diff != "" {
 			t.Errorf("(- want):\n%s", diff)

@@ -304,7 +304,7 @@ func (k adminKeys) fields() []field { return k.APIKeys.fields()[:1] }
 
 func (c *ClientFields) fields() []field {
 	return []field{
-		{key: "allow", val: words(&c.Allow, "text", checkGuarded, false), doc: "The fields that clients may set after all."},
+		{key: "allow", val: words(&c.Allow, "text", checkGuarded, false), doc: "The fields that clients may set after all. With `rid`: SGLang takes an abort to mean every request whose id begins with the one given, so the gateway aborts by a client's id only if it has 32 characters or more; a request with a shorter one may go on at the engine when its client has left."},
 		{key: "default", val: enum(&c.Default, RefuseField, RefuseField, StripField), doc: "What happens to the others: a 400 that names the field, or removal.", why: "a field that disappears silently is harder to find than a refusal"},
 	}
 }
