@@ -112,9 +112,6 @@ type Timing struct {
 	Speed float64
 }
 
-// DefaultTiming returns the defaults that the zero Timing stands for.
-func DefaultTiming() Timing { return Timing{}.withDefaults() }
-
 // Filled returns t with its defaults filled in, as an engine has it.
 func (t Timing) Filled() Timing { return t.withDefaults() }
 

@@ -36,7 +36,7 @@ const (
 
 // Options are what a Gateway is made from.
 type Options struct {
-	// Config is complete: from Parse, Flags.Config or Default.
+	// Config is complete: from Parse or Flags.Config.
 	Config *config.Config
 	// Log gets what happens; required.
 	Log *slog.Logger

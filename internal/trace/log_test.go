@@ -33,13 +33,13 @@ func TestReadLog(t *testing.T) {
 			{InputTokens: 100, OutputTokens: 1, BlockSize: 16},
 		}},
 	} {
-		got, err := Collect(Read(strings.NewReader(c.text)))
+		got, err := collect(Read(strings.NewReader(c.text)))
 		if err != nil || !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: %+v, error %v\nwant %+v", c.name, got, err, c.want)
 		}
 	}
 	text := `{"time":3,"input_tokens":100,"output_tokens":1,"blocks":["00ff","00ff","7"],"block_size":16}`
-	got, err := Collect(Read(strings.NewReader(text)))
+	got, err := collect(Read(strings.NewReader(text)))
 	if err != nil || len(got) != 1 || len(got[0].Blocks) != 3 || got[0].Blocks[0] != got[0].Blocks[1] || got[0].Blocks[0] == got[0].Blocks[2] {
 		t.Errorf("named blocks: %+v, error %v", got, err)
 	}
@@ -78,7 +78,7 @@ func TestReadLogRefuses(t *testing.T) {
 		{"a trace's line in a log", ok + line(1, 512, 1, 1), `trace line 2: unknown key "timestamp"`},
 		{"a log's line in a trace", line(1, 512, 1, 1) + "\n" + ok, `trace line 2: unknown key "time"`},
 	} {
-		_, err := Collect(Read(strings.NewReader(c.text)))
+		_, err := collect(Read(strings.NewReader(c.text)))
 		var le *LineError
 		if !errors.As(err, &le) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want a LineError with %q", c.name, err, c.want)

@@ -175,15 +175,3 @@ func Slice(seq iter.Seq2[Request, error], from, to time.Duration) iter.Seq2[Requ
 		}
 	}
 }
-
-// Collect returns the requests of seq, or those before its first error, and that error.
-func Collect(seq iter.Seq2[Request, error]) ([]Request, error) {
-	var all []Request
-	for req, err := range seq {
-		if err != nil {
-			return all, err
-		}
-		all = append(all, req)
-	}
-	return all, nil
-}

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"math"
 	"os"
 	"path/filepath"
@@ -19,9 +20,21 @@ import (
 	"time"
 )
 
+// collect returns the requests of seq, or those before its first error, and that error.
+func collect(seq iter.Seq2[Request, error]) ([]Request, error) {
+	var all []Request
+	for req, err := range seq {
+		if err != nil {
+			return all, err
+		}
+		all = append(all, req)
+	}
+	return all, nil
+}
+
 func mustCollect(t testing.TB) []Request {
 	t.Helper()
-	all, err := Collect(Synthetic())
+	all, err := collect(Synthetic())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +105,7 @@ func line(ms, in, out, n int) string {
 
 func TestRead(t *testing.T) {
 	text := "\n" + line(0, 512, 1, 1) + "\r\n\n" + `{"hash_ids":[18446744073709551615,7],"output_length":9,"input_length":513,"timestamp":1500}`
-	got, err := Collect(Read(strings.NewReader(text)))
+	got, err := collect(Read(strings.NewReader(text)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +150,7 @@ func TestReadRefuses(t *testing.T) {
 		{"too long", ok + `{"timestamp": ` + strings.Repeat(" ", maxLine), "trace line 2: longer than"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := Collect(Read(strings.NewReader(c.text)))
+			got, err := collect(Read(strings.NewReader(c.text)))
 			var le *LineError
 			if !errors.As(err, &le) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %v, want a LineError with %q", err, c.want)
@@ -155,7 +168,7 @@ func (b brokenReader) Read([]byte) (int, error) { return 0, b.error }
 
 func TestReadPassesTheReadersErrorOn(t *testing.T) {
 	broken := errors.New("broken")
-	if _, err := Collect(Read(brokenReader{broken})); !errors.Is(err, broken) {
+	if _, err := collect(Read(brokenReader{broken})); !errors.Is(err, broken) {
 		t.Errorf("error %v, want %v", err, broken)
 	}
 }
@@ -168,23 +181,23 @@ func TestOpen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if all, err := Collect(Open(plain)); err != nil || len(all) != 1 {
+	if all, err := collect(Open(plain)); err != nil || len(all) != 1 {
 		t.Errorf("plain: %d requests, error %v", len(all), err)
 	}
-	if all, err := Collect(Open(packed)); err != nil || len(all) != 3993 {
+	if all, err := collect(Open(packed)); err != nil || len(all) != 3993 {
 		t.Errorf("compressed: %d requests, error %v", len(all), err)
 	}
-	if _, err := Collect(Open(cut)); !errors.Is(err, io.ErrUnexpectedEOF) || !strings.Contains(err.Error(), "c.gz") {
+	if _, err := collect(Open(cut)); !errors.Is(err, io.ErrUnexpectedEOF) || !strings.Contains(err.Error(), "c.gz") {
 		t.Errorf("cut off: error %v", err)
 	}
-	if _, err := Collect(Open(filepath.Join(dir, "none"))); !errors.Is(err, os.ErrNotExist) {
+	if _, err := collect(Open(filepath.Join(dir, "none"))); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("missing: error %v", err)
 	}
 }
 
 func TestSlice(t *testing.T) {
 	all := mustCollect(t)
-	part, err := Collect(Slice(Synthetic(), 100*time.Second, 160*time.Second))
+	part, err := collect(Slice(Synthetic(), 100*time.Second, 160*time.Second))
 	if err != nil || len(part) == 0 {
 		t.Fatalf("%d requests, error %v", len(part), err)
 	}
@@ -204,7 +217,7 @@ func TestSlice(t *testing.T) {
 	}
 
 	bad := Read(strings.NewReader(line(0, 1, 1, 1) + "\nx"))
-	if got, err := Collect(Slice(bad, 0, time.Hour)); err == nil || len(got) != 1 {
+	if got, err := collect(Slice(bad, 0, time.Hour)); err == nil || len(got) != 1 {
 		t.Errorf("an error behind the first request: got %d requests, error %v", len(got), err)
 	}
 }

@@ -122,7 +122,7 @@ func TestFaultSlow(t *testing.T) {
 		if _, err := st.next(); err != nil {
 			t.Fatal(err)
 		}
-		want := 5*time.Second + engine.DefaultTiming().Step(3, 0, 0) + time.Second
+		want := 5*time.Second + engine.Timing{}.Filled().Step(3, 0, 0) + time.Second
 		if got := time.Since(begin); got != want {
 			t.Errorf("first chunk after %v, want %v", got, want)
 		}

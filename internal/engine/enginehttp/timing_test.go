@@ -21,7 +21,7 @@ func TestTimesAreTheModels(t *testing.T) {
 				s, c := start(t, Options{Flavor: flavor, Listener: newMemListener()})
 				begin := time.Now()
 				st := c.stream(t.Context(), "/v1/completions", `{"prompt":`+ids(0, 10000)+`,"max_tokens":3,"stream":true}`)
-				m := engine.DefaultTiming()
+				m := engine.Timing{}.Filled()
 				// 10,000 tokens are more than a step's 8,192.
 				want := m.Step(8192, 0, 0) + m.Step(10000-8192, 0, 0)
 				for i := range 3 {

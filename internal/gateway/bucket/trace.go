@@ -103,18 +103,18 @@ func (y *Try) picked(p policy.Pick) {
 // failed notes the error and hands it back.
 func (y *Try) failed(err error) error {
 	if y != nil {
-		y.Err, y.MoreRejections = bounded(err)
+		y.MoreRejections, y.Err = bounded(err)
 	}
 	return err
 }
 
 // bounded returns the error with no more rejections than are kept, and how many it lacks.
-func bounded(err error) (kept error, more int) {
+func bounded(err error) (more int, kept error) {
 	var pe *policy.PickError
 	if !errors.As(err, &pe) || len(pe.Rejections) <= RejectionsKept {
-		return err, 0
+		return 0, err
 	}
 	short := *pe
 	short.Rejections = slices.Clone(pe.Rejections[:RejectionsKept])
-	return &short, len(pe.Rejections) - RejectionsKept
+	return len(pe.Rejections) - RejectionsKept, &short
 }

@@ -49,10 +49,6 @@ func TestDefaults(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	want.Models, want.Discovery = nil, config.Discovery{}
-	if diff := cmp.Diff(want, config.Default()); diff != "" {
-		t.Errorf("Default: %s", diff)
-	}
 }
 
 // TestInheritance: a group's own policy and caps win one by one over the model's; absent and empty membership stay apart.

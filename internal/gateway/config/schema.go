@@ -330,13 +330,6 @@ func (l *Log) fields() []field {
 	}
 }
 
-// Default returns a configuration with every default and neither models nor engines.
-func Default() *Config {
-	c := new(Config)
-	resetAll(c.fields())
-	return c
-}
-
 func resetAll(fields []field) {
 	for _, f := range fields {
 		f.val.reset()

@@ -43,7 +43,16 @@ func contenders(t testing.TB, names ...string) (out []replay.Contender) {
 }
 
 // wholeTrace reads the embedded trace once for all tests.
-var wholeTrace = sync.OnceValues(func() ([]trace.Request, error) { return trace.Collect(trace.Synthetic()) })
+var wholeTrace = sync.OnceValues(func() ([]trace.Request, error) {
+	var all []trace.Request
+	for r, err := range trace.Synthetic() {
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, r)
+	}
+	return all, nil
+})
 
 // requests yields the embedded trace up to a time.
 func requests(t testing.TB, to time.Duration) iter.Seq2[trace.Request, error] {

@@ -90,13 +90,14 @@ func BenchmarkPatch(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	yes := []byte(`true`)
 	pieces := make([][]byte, 0, 16)
 	b.ReportAllocs()
 	for b.Loop() {
 		p := NewPatch(x, &f)
 		p.Remove(TopP)
-		p.Set(N, trueValue)
-		p.Set(Temperature, trueValue)
+		p.Set(N, yes)
+		p.Set(Temperature, yes)
 		pieces = p.Pieces(pieces[:0])
 	}
 	if len(pieces) < 4 {
@@ -132,6 +133,7 @@ func TestAllocations(t *testing.T) {
 	}
 	x := benchBodies[0].body
 	pieces := make([][]byte, 0, 16)
+	options := []byte(`{"include_usage":true}`)
 	var f Facts // a part of the caller's request: the compiler cannot see that the pieces do not keep it
 	if n := testing.AllocsPerRun(20, func() {
 		var err error
@@ -141,8 +143,8 @@ func TestAllocations(t *testing.T) {
 		p := NewPatch(x, &f)
 		contract.Inject(&p, contract.Apply(x, &f))
 		p.RemoveAll(ProtectedKeys)
-		p.SetIncludeUsage()
-		if pieces = p.Pieces(pieces[:0]); len(pieces) != 6 {
+		p.Set(StreamOptions, options)
+		if pieces = p.Pieces(pieces[:0]); len(pieces) != 7 {
 			t.Fatalf("%d pieces", len(pieces))
 		}
 	}); n != 0 {

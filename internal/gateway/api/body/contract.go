@@ -1,8 +1,6 @@
 package body
 
 import (
-	"errors"
-	"iter"
 	"math/bits"
 	"strconv"
 
@@ -17,17 +15,6 @@ const (
 	Reject Mode = iota // the request is refused
 	Allow              // the client's value passes; the contract only fills in what is absent
 )
-
-// ParseMode reads the name of a mode.
-func ParseMode(name string) (Mode, error) {
-	switch name {
-	case "reject":
-		return Reject, nil
-	case "allow":
-		return Allow, nil
-	}
-	return 0, errors.New(`must be "reject" or "allow"`)
-}
 
 // domain is what a contract may say of a field (sgl-router's start-up rules).
 type domain struct {
@@ -249,19 +236,6 @@ func (c *Contract) Inject(p *Patch, v Verdict) {
 		k := ks.take()
 		p.Set(k, c.rules[k-Temperature].raw)
 	}
-}
-
-// Fields yields the fields that the contract has a rule for.
-func (c *Contract) Fields() iter.Seq[Key] {
-	var set Keys
-	if c != nil {
-		for i, r := range c.rules {
-			if r.set {
-				set |= 1 << (Temperature + Key(i))
-			}
-		}
-	}
-	return set.All()
 }
 
 // First returns the first key of the set in the order of the constants, which is the one to report; ok is

@@ -82,7 +82,6 @@ type Facts struct {
 	RID []byte
 
 	IncludeUsage bool // stream_options.include_usage is true
-	HasMessages  bool // messages is a list that is not empty
 
 	Prompt PromptFacts
 
@@ -91,10 +90,6 @@ type Facts struct {
 	close   int32 // offset of the closing brace
 	members int32 // all members of the object, known or not
 	at      [numKeys]member
-
-	includeUsage Span // the value of stream_options.include_usage
-	optionsEmpty bool // stream_options is {}
-	optionsNull  bool // stream_options is null
 }
 
 // member is where a known key stands. Offsets are of the body.

@@ -65,14 +65,14 @@ type modelFacts struct {
 	Model, RID                     string
 	Stream, FanOut                 bool
 	MaxTokens, MaxCompletionTokens Count
-	IncludeUsage, HasMessages      bool
+	IncludeUsage                   bool
 	Prompt                         PromptFacts
 	Keys                           Keys
 }
 
 func simplify(f *Facts) modelFacts {
 	return modelFacts{string(f.Model), string(f.RID), f.Stream, f.FanOut, f.MaxTokens, f.MaxCompletionTokens,
-		f.IncludeUsage, f.HasMessages, f.Prompt, f.Keys()}
+		f.IncludeUsage, f.Prompt, f.Keys()}
 }
 
 // anyFault is the model's answer when it does not say which.
@@ -166,9 +166,6 @@ func modelMember(m *modelFacts, kind Kind, k Key, value string) (Class, string) 
 		}
 	case StreamOptions:
 		return modelOptions(m, value)
-	case Messages:
-		var list []json.RawMessage
-		m.HasMessages = json.Unmarshal([]byte(value), &list) == nil && len(list) > 0
 	case Prompt:
 		if kind == Completion && !null {
 			return modelPrompt(&m.Prompt, value)

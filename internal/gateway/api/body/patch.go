@@ -14,7 +14,6 @@ type Patch struct {
 	removed Keys
 	set     Keys
 	values  [numKeys][]byte
-	usage   bool // stream_options.include_usage becomes true
 }
 
 // NewPatch returns a patch without changes of b, whose facts are f. It keeps both.
@@ -40,32 +39,10 @@ func (p *Patch) Set(k Key, raw []byte) {
 	p.removed &^= 1 << k
 	p.set |= 1 << k
 	p.values[k] = raw
-	if k == StreamOptions {
-		p.usage = false
-	}
 }
-
-// SetIncludeUsage makes stream_options.include_usage true and keeps what else stream_options has. It does
-// nothing when that is so already.
-func (p *Patch) SetIncludeUsage() {
-	switch {
-	case p.f.IncludeUsage && !p.removed.Has(StreamOptions) && !p.set.Has(StreamOptions):
-	case p.removed.Has(StreamOptions), p.set.Has(StreamOptions), !p.f.Has(StreamOptions), p.f.optionsNull:
-		p.Set(StreamOptions, includeUsageObject)
-	default:
-		p.usage = true
-	}
-}
-
-var (
-	includeUsageObject = []byte(`{"include_usage":true}`)
-	includeUsageOnly   = []byte(`"include_usage":true`)
-	includeUsageFirst  = []byte(`"include_usage":true,`)
-	trueValue          = []byte(`true`)
-)
 
 // Changed says whether the new body differs from the old one.
-func (p *Patch) Changed() bool { return p.removed != 0 || p.set != 0 || p.usage }
+func (p *Patch) Changed() bool { return p.removed != 0 || p.set != 0 }
 
 // Pieces appends the new body to dst as a sequence of slices: parts of the old body, the values that were
 // set, and constant text. They must not be written to. With room in dst it allocates nothing; a patch of n
@@ -81,7 +58,7 @@ func (p *Patch) Pieces(dst [][]byte) [][]byte {
 		m := &p.f.at[k]
 		switch {
 		case !p.removed.Has(k):
-			p.replace(&w, k)
+			w.cut(int(m.value), int(m.end), p.values[k])
 		case m.index != lead:
 			w.cut(int(m.comma), int(m.end), nil)
 		default:
@@ -110,27 +87,9 @@ func (p *Patch) Pieces(dst [][]byte) [][]byte {
 	return w.out
 }
 
-// replace writes the new value of k, which the body has.
-func (p *Patch) replace(w *splicer, k Key) {
-	v := p.f.Value(k)
-	switch {
-	case p.set.Has(k):
-		w.cut(v.Start, v.End, p.values[k])
-	case p.f.includeUsage.Present():
-		w.cut(p.f.includeUsage.Start, p.f.includeUsage.End, trueValue)
-	case p.f.optionsEmpty:
-		w.cut(v.Start+1, v.Start+1, includeUsageOnly)
-	default:
-		w.cut(v.Start+1, v.Start+1, includeUsageFirst)
-	}
-}
-
 // touched returns the keys that the body has and the patch changes, in the body's order.
 func (p *Patch) touched(dst []Key) []Key {
 	ks := p.removed | p.set&p.f.keys
-	if p.usage {
-		ks |= 1 << StreamOptions
-	}
 	for ks != 0 {
 		k := ks.take()
 		i := len(dst)

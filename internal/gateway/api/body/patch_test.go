@@ -2,7 +2,6 @@ package body
 
 import (
 	"bytes"
-	"encoding/json"
 	"flag"
 	"math/rand/v2"
 	"strings"
@@ -34,15 +33,6 @@ func TestPatch(t *testing.T) {
 		{`{"model":"m","rid":1}`, func(p *Patch) { p.Remove(RID); p.Set(RID, []byte(`2`)) }, `{"model":"m","rid":2}`},
 		{`{"model":"m","rid":1}`, func(p *Patch) { p.Set(RID, []byte(`2`)); p.Remove(RID) }, `{"model":"m"}`},
 		{`{"model":"m"}`, func(p *Patch) { p.Set(RID, []byte(`2`)); p.Remove(RID) }, `{"model":"m"}`},
-		{`{"model":"m"}`, (*Patch).SetIncludeUsage, `{"model":"m","stream_options":{"include_usage":true}}`},
-		{`{"stream_options":null,"model":"m"}`, (*Patch).SetIncludeUsage, `{"stream_options":{"include_usage":true},"model":"m"}`},
-		{`{"stream_options":{ },"model":"m"}`, (*Patch).SetIncludeUsage, `{"stream_options":{"include_usage":true },"model":"m"}`},
-		{`{"stream_options":{ "a":[1]},"model":"m"}`, (*Patch).SetIncludeUsage, `{"stream_options":{"include_usage":true, "a":[1]},"model":"m"}`},
-		{`{"stream_options":{"a":1,"include_usage":false , "b":2},"model":"m"}`, (*Patch).SetIncludeUsage, `{"stream_options":{"a":1,"include_usage":true , "b":2},"model":"m"}`},
-		{`{"stream_options":{"include_usage":null},"model":"m"}`, (*Patch).SetIncludeUsage, `{"stream_options":{"include_usage":true},"model":"m"}`},
-		{`{"stream_options":{"include_usage":true},"model":"m"}`, (*Patch).SetIncludeUsage, `{"stream_options":{"include_usage":true},"model":"m"}`},
-		{`{"stream_options":{"include_usage":true},"model":"m"}`, func(p *Patch) { p.Remove(StreamOptions); p.SetIncludeUsage() }, `{"stream_options":{"include_usage":true},"model":"m"}`},
-		{`{"stream_options":{"a":1},"model":"m"}`, func(p *Patch) { p.SetIncludeUsage(); p.Remove(StreamOptions) }, `{"model":"m"}`},
 	}
 	for _, c := range cases {
 		b := []byte(c.body)
@@ -173,32 +163,6 @@ func checkPatch(t *testing.T, b []byte, remove, set uint64) {
 	}
 	if removed&f.Keys() == 0 && added == 0 && !bytes.Equal(after, b) {
 		t.Fatalf("changed without a change: %q to %q", b, after)
-	}
-	checkIncludeUsage(t, b, &f)
-}
-
-func checkIncludeUsage(t *testing.T, b []byte, f *Facts) {
-	t.Helper()
-	p := NewPatch(b, f)
-	p.SetIncludeUsage()
-	after := p.AppendTo(nil)
-	g, err := Scan(after, Chat)
-	if err != nil || !g.IncludeUsage {
-		t.Fatalf("%v, include_usage %v\nfrom %q\nto   %q", err, g.IncludeUsage, b, after)
-	}
-	// What else stream_options had is still there.
-	var old, now map[string]json.RawMessage
-	_ = json.Unmarshal(f.Value(StreamOptions).Of(b), &old)
-	_ = json.Unmarshal(g.Value(StreamOptions).Of(after), &now)
-	delete(old, "include_usage")
-	delete(now, "include_usage")
-	if len(old) != len(now) {
-		t.Fatalf("stream_options lost something\nfrom %q\nto   %q", b, after)
-	}
-	for k, v := range old {
-		if !bytes.Equal(now[k], v) {
-			t.Fatalf("stream_options.%s changed\nfrom %q\nto   %q", k, b, after)
-		}
 	}
 }
 

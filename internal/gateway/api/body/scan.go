@@ -130,10 +130,6 @@ func (r *reader) member(f *Facts, k Key, i int) int {
 		return r.count(&f.MaxCompletionTokens, k, i)
 	case StreamOptions:
 		return r.streamOptions(f, i)
-	case Messages:
-		if r.Byte(i) == '[' {
-			f.HasMessages = r.Byte(r.Space(i+1)) != ']'
-		}
 	case Prompt:
 		if f.Kind == Completion {
 			return r.prompt(&f.Prompt, i)
@@ -210,7 +206,6 @@ func (r *reader) count(dst *Count, k Key, i int) int {
 // streamOptions reads stream_options: an object whose include_usage we read, or null.
 func (r *reader) streamOptions(f *Facts, i int) int {
 	if end, ok := r.null(i); ok {
-		f.optionsNull = true
 		return end
 	}
 	if r.Byte(i) != '{' {
@@ -218,9 +213,9 @@ func (r *reader) streamOptions(f *Facts, i int) int {
 	}
 	const path = "stream_options.include_usage"
 	if i = r.Enter(i); r.Byte(i) == '}' {
-		f.optionsEmpty = true
 		return r.Leave(i)
 	}
+	seen := false
 	for more := true; more; {
 		start, shrink := i, r.Shrink
 		end, value := r.Key(i)
@@ -229,11 +224,11 @@ func (r *reader) streamOptions(f *Facts, i int) int {
 		}
 		if !isIncludeUsage(r.b[start+1:end-1], r.Shrink != shrink) {
 			i = r.Value(value)
-		} else if f.includeUsage.Present() {
+		} else if seen {
 			return r.refuse(ErrDuplicateKey, path, start)
 		} else {
 			i = r.bool(&f.IncludeUsage, path, value)
-			f.includeUsage = Span{value, i}
+			seen = true
 		}
 		if i < 0 {
 			return -1

@@ -22,7 +22,7 @@ func TestFacts(t *testing.T) {
 		{"all that is read", ` {"model":"org/m", "stream" : true, "max_tokens":10,"max_completion_tokens":0,` +
 			`"messages":[{"role":"user","content":"hi"}],"stream_options":{"x":1,"include_usage":true},"rid":"r-1","n":2,"top_k":1e400} `, Chat,
 			modelFacts{Model: "org/m", RID: "r-1", Stream: true, FanOut: true, MaxTokens: count(10), MaxCompletionTokens: count(0),
-				IncludeUsage: true, HasMessages: true, Prompt: chat(50),
+				IncludeUsage: true, Prompt: chat(50),
 				Keys: KeysOf(Model, Stream, MaxTokens, MaxCompletionTokens, Messages, StreamOptions, RID, N, TopK)}},
 		{"null is absent", `{"model":"m","stream":null,"max_tokens":null,"stream_options":null,"messages":null,"n":null,"rid":null}`, Chat,
 			modelFacts{Model: "m", Prompt: chat(25), Keys: KeysOf(Model, Stream, MaxTokens, StreamOptions, Messages, N, RID)}},

@@ -32,9 +32,6 @@ type Answer struct {
 	closed   bool // the top-level object has ended
 }
 
-// Reset makes a ready for another answer and keeps its buffer.
-func (a *Answer) Reset() { *a = Answer{buf: a.buf[:0]} }
-
 // Write reads the next bytes of the answer. It neither keeps nor changes p.
 func (a *Answer) Write(p []byte) {
 	for i := 0; i < len(p); {

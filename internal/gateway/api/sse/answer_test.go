@@ -104,11 +104,11 @@ func TestAnswerAllocations(t *testing.T) {
 	var a Answer
 	text := []byte(jsonAnswer)
 	if n := testing.AllocsPerRun(20, func() {
-		a.Reset()
+		a = Answer{}
 		a.Write(text[:100])
 		a.Write(text[100:])
-	}); n != 0 {
-		t.Errorf("%v allocations, want 0", n)
+	}); n > 1 {
+		t.Errorf("%v allocations, want 1", n)
 	}
 	if !a.Complete() {
 		t.Error("the answer was not read")
@@ -119,9 +119,8 @@ func BenchmarkAnswer(b *testing.B) {
 	text := []byte(strings.Replace(jsonAnswer, `"text":"`, `"text":"`+strings.Repeat("word \\n and ", 300), 1))
 	b.SetBytes(int64(len(text)))
 	b.ReportAllocs()
-	var a Answer
 	for b.Loop() {
-		a.Reset()
+		var a Answer
 		a.Write(text)
 	}
 }

@@ -14,43 +14,12 @@ type Usage struct {
 	Cached     Count // prompt_tokens_details.cached_tokens: the part of the prompt that was not computed again
 }
 
-// Finish is a reason for the end of a choice.
-type Finish uint8
-
-// The reasons.
-const (
-	FinishNone Finish = iota // none yet
-	FinishStop
-	FinishLength
-	FinishToolCalls
-	FinishContentFilter
-	FinishAbort // SGLang: the request was aborted
-	FinishOther
-)
-
-var finishNames = [...]string{"", "stop", "length", "tool_calls", "content_filter", "abort", "other"}
-
-// String returns the reason as the engines spell it, empty for none and "other" for the rest.
-func (f Finish) String() string { return finishNames[f] }
-
-func finishNamed(name []byte) Finish {
-	for f := FinishStop; f < FinishOther; f++ {
-		if finishNames[f] == string(name) {
-			return f
-		}
-	}
-	return FinishOther
-}
-
 // findings is what is known of a stream.
 type findings struct {
-	events, long int
-	done         bool
-	failed       bool
-	openAI       bool // an event looked like OpenAI's
-	usage        Usage
-	finish       Finish
-	finished     int
+	done   bool
+	failed bool
+	openAI bool // an event looked like OpenAI's
+	usage  Usage
 
 	last template
 }
@@ -77,14 +46,9 @@ func (f *findings) event(data []byte) {
 	f.openAI = f.openAI || c.openAI
 	if c.hasUsage {
 		f.usage = c.usage
+		return
 	}
-	if c.finished > 0 {
-		f.finish = c.finish
-		f.finished += c.finished
-	}
-	if !c.hasUsage && c.finished == 0 { // the other findings, once made, stay
-		f.last.keep(data, c.content)
-	}
+	f.last.keep(data, c.content) // the other findings, once made, stay
 }
 
 // template is an event of this stream that said nothing new but more of the answer's text. Nearly all events of a stream are
@@ -129,10 +93,7 @@ type chunk struct {
 	isError  bool
 	hasUsage bool
 	usage    Usage
-	finish   Finish
-	finished int
-	choice   Finish // of the choice that is being read
-	content  span   // of the last text in a choice, without its quotes; zero without one
+	content  span // of the last text in a choice, without its quotes; zero without one
 }
 
 // reader walks one object. Its methods take and return offsets as the Scanner's do.
@@ -218,7 +179,6 @@ func (r *reader) chunkMember(c *chunk, name []byte, i int) int {
 		}
 	case "choices":
 		c.openAI = true
-		c.finish, c.finished = FinishNone, 0
 		if r.Byte(i) == '[' {
 			return r.choices(c, i)
 		}
@@ -242,12 +202,7 @@ func (r *reader) choices(c *chunk, i int) int {
 	}
 	for more := true; more; {
 		if r.Byte(i) == '{' {
-			c.choice = FinishNone
 			i = r.object(i, c, choiceMember)
-			if c.choice != FinishNone {
-				c.finish = c.choice
-				c.finished++
-			}
 		} else {
 			i = r.Value(i)
 		}
@@ -269,14 +224,8 @@ func (r *reader) choiceMember(c *chunk, name []byte, i int) int {
 	if end < 0 {
 		return -1
 	}
-	switch string(name) {
-	case "text":
+	if string(name) == "text" {
 		r.content(c, i, end)
-	case "finish_reason":
-		c.choice = FinishNone
-		if r.b[i] == '"' {
-			c.choice = finishNamed(r.text(i, end))
-		}
 	}
 	return end
 }

@@ -44,13 +44,6 @@ type Sniffer struct {
 	found findings
 }
 
-// Reset makes s ready for another stream and keeps its buffers.
-func (s *Sniffer) Reset() {
-	last := template{b: s.found.last.b[:0]}
-	*s = Sniffer{buf: s.buf[:0]}
-	s.found.last = last
-}
-
 // Write reads the next bytes of the stream. It neither keeps nor changes p.
 func (s *Sniffer) Write(p []byte) {
 	if s.skipLF && len(p) > 0 {
@@ -164,10 +157,8 @@ func (s *Sniffer) dispatch() {
 	if !s.hasData {
 		return
 	}
-	s.found.events++
 	switch {
 	case s.over:
-		s.found.long++
 	case s.aliased:
 		s.found.event(s.alias)
 	default:
@@ -241,28 +232,12 @@ func dataValue(line []byte) ([]byte, bool) {
 	return line, true
 }
 
-// Events returns the number of events with data that have ended so far. The first is what a time to first
-// token is measured by.
-func (s *Sniffer) Events() int { return s.found.events }
-
-// Long returns how many of the events were longer than MaxEvent and were not read.
-func (s *Sniffer) Long() int { return s.found.long }
-
-// Done says whether the event [DONE] has come.
-func (s *Sniffer) Done() bool { return s.found.done }
-
 // Failed says whether an event was an error: an object with a member error that is not null, or with
 // "object":"error".
 func (s *Sniffer) Failed() bool { return s.found.failed }
 
 // Usage returns the last usage that the engine reported; all unknown without one.
 func (s *Sniffer) Usage() Usage { return s.found.usage }
-
-// Finish returns the last finish reason, and how many choices have had one.
-func (s *Sniffer) Finish() (Finish, int) { return s.found.finish, s.found.finished }
-
-// Complete says that the stream, if it ends here, ended as it should. It is End() == EndClean.
-func (s *Sniffer) Complete() bool { return s.End() == EndClean }
 
 // End judges the stream as if it ended here, between two Writes.
 func (s *Sniffer) End() Ending {

@@ -14,18 +14,15 @@ import (
 	"unicode/utf8"
 )
 
-// state is everything that a caller can learn of a stream.
+// state is everything that a caller can learn of a stream, and whether [DONE] has come as an event of its own.
 type state struct {
-	Events, Long, Finished int
-	Done, Failed           bool
-	Usage                  Usage
-	Finish                 Finish
-	End                    Ending
+	Done, Failed bool
+	Usage        Usage
+	End          Ending
 }
 
 func stateOf(s *Sniffer) state {
-	finish, finished := s.Finish()
-	return state{s.Events(), s.Long(), finished, s.Done(), s.Failed(), s.Usage(), finish, s.End()}
+	return state{s.found.done, s.Failed(), s.Usage(), s.End()}
 }
 
 func known(n int64) Count { return Count{N: n, Known: true} }
@@ -48,44 +45,44 @@ var streams = []struct {
 	name, text string
 	want       state
 }{
-	{"vllm", vllmStream, state{Events: 5, Finished: 1, Done: true, Finish: FinishLength, End: EndClean,
+	{"vllm", vllmStream, state{Done: true, End: EndClean,
 		Usage: Usage{known(34), known(2), known(36), known(32)}}},
-	{"sglang: CRLF, comment, two data lines, no details", sglangStream, state{Events: 3, Finished: 2, Done: true, Finish: FinishAbort, End: EndClean,
+	{"sglang: CRLF, comment, two data lines, no details", sglangStream, state{Done: true, End: EndClean,
 		Usage: Usage{Prompt: known(5), Completion: known(0)}}},
-	{"CR alone", "data: {\"choices\":[]}\r\rdata: [DONE]\r\r", state{Events: 2, Done: true, End: EndClean}},
-	{"mixed line ends", "data: 1\r\n\ndata: 2\r\rdata: 3\n\r\n", state{Events: 3, End: EndUnknown}},
+	{"CR alone", "data: {\"choices\":[]}\r\rdata: [DONE]\r\r", state{Done: true, End: EndClean}},
+	{"mixed line ends", "data: 1\r\n\ndata: 2\r\rdata: 3\n\r\n", state{End: EndUnknown}},
 	{"empty", "", state{End: EndUnknown}},
 	{"only comments", ": a\n\n: b\n\n", state{End: EndUnknown}},
-	{"empty data is an event", "data\n\ndata:\n\ndata: \n\n", state{Events: 3, End: EndUnknown}},
+	{"empty data is an event", "data\n\ndata:\n\ndata: \n\n", state{End: EndUnknown}},
 	{"no data is none", "event: x\nid: 1\n\n\n\n", state{End: EndUnknown}},
 	{"other fields that begin alike", "datax: 1\n\ndat: 1\n\nDATA: 1\n\n data: 1\n\n", state{End: EndUnknown}},
-	{"cut after a whole event", "data: {\"choices\":[]}\n\n", state{Events: 1, End: EndTruncated}},
+	{"cut after a whole event", "data: {\"choices\":[]}\n\n", state{End: EndTruncated}},
 	{"cut inside an event", "data: {\"cho", state{End: EndTruncated}},
 	{"cut between an event's line and its empty line", "data: {\"choices\":[]}\n", state{End: EndTruncated}},
-	{"DONE without its empty line", "data: {\"choices\":[]}\n\ndata: [DONE]\n", state{Events: 1, End: EndClean}},
-	{"DONE without any line end", "data: {\"choices\":[]}\n\ndata: [DONE]", state{Events: 1, End: EndClean}},
-	{"half of DONE", "data: {\"choices\":[]}\n\ndata: [DON", state{Events: 1, End: EndTruncated}},
-	{"DONE said by the model", "data: {\"choices\":[{\"text\":\"data: [DONE]\\n\\n\"}]}\n\n", state{Events: 1, End: EndTruncated}},
-	{"DONE in a comment", "data: {\"choices\":[]}\n\n: [DONE]\n\n", state{Events: 1, End: EndTruncated}},
-	{"DONE as another line's beginning", "data: [DONE]\ndata: x\n\n", state{Events: 1, End: EndUnknown}},
-	{"vllm error", "data: {\"error\": {\"message\":\"x\",\"code\":400}}\n\ndata: [DONE]\n\n", state{Events: 2, Done: true, Failed: true, End: EndClean}},
-	{"older error", "data: {\"object\":\"error\",\"message\":\"x\"}\n\n", state{Events: 1, Failed: true, End: EndTruncated}},
-	{"error null", "data: {\"choices\":[],\"error\":null}\n\n", state{Events: 1, End: EndTruncated}},
-	{"error of a choice is none of the stream", "data: {\"choices\":[{\"error\":{}}],\"x\":{\"error\":1}}\n\n", state{Events: 1, End: EndTruncated}},
-	{"usage elsewhere", "data: {\"choices\":[{\"usage\":{\"prompt_tokens\":1}}]}\n\n", state{Events: 1, End: EndTruncated}},
-	{"usage null keeps the last one", "data: {\"usage\":{\"prompt_tokens\":1}}\n\ndata: {\"usage\":null}\n\n", state{Events: 2, Usage: Usage{Prompt: known(1)}}},
-	{"usage twice in an event", "data: {\"usage\":{\"prompt_tokens\":1},\"usage\":{\"total_tokens\":2}}\n\n", state{Events: 1, Usage: Usage{Total: known(2)}}},
+	{"DONE without its empty line", "data: {\"choices\":[]}\n\ndata: [DONE]\n", state{End: EndClean}},
+	{"DONE without any line end", "data: {\"choices\":[]}\n\ndata: [DONE]", state{End: EndClean}},
+	{"half of DONE", "data: {\"choices\":[]}\n\ndata: [DON", state{End: EndTruncated}},
+	{"DONE said by the model", "data: {\"choices\":[{\"text\":\"data: [DONE]\\n\\n\"}]}\n\n", state{End: EndTruncated}},
+	{"DONE in a comment", "data: {\"choices\":[]}\n\n: [DONE]\n\n", state{End: EndTruncated}},
+	{"DONE as another line's beginning", "data: [DONE]\ndata: x\n\n", state{End: EndUnknown}},
+	{"vllm error", "data: {\"error\": {\"message\":\"x\",\"code\":400}}\n\ndata: [DONE]\n\n", state{Done: true, Failed: true, End: EndClean}},
+	{"older error", "data: {\"object\":\"error\",\"message\":\"x\"}\n\n", state{Failed: true, End: EndTruncated}},
+	{"error null", "data: {\"choices\":[],\"error\":null}\n\n", state{End: EndTruncated}},
+	{"error of a choice is none of the stream", "data: {\"choices\":[{\"error\":{}}],\"x\":{\"error\":1}}\n\n", state{End: EndTruncated}},
+	{"usage elsewhere", "data: {\"choices\":[{\"usage\":{\"prompt_tokens\":1}}]}\n\n", state{End: EndTruncated}},
+	{"usage null keeps the last one", "data: {\"usage\":{\"prompt_tokens\":1}}\n\ndata: {\"usage\":null}\n\n", state{Usage: Usage{Prompt: known(1)}}},
+	{"usage twice in an event", "data: {\"usage\":{\"prompt_tokens\":1},\"usage\":{\"total_tokens\":2}}\n\n", state{Usage: Usage{Total: known(2)}}},
 	{"usage goes back and forth", `data: {"choices":[{"text":"a"}],"usage":{"total_tokens":1}}` + "\n\n" + `data: {"usage":{"total_tokens":2}}` + "\n\n" +
-		`data: {"choices":[{"text":"b"}],"usage":{"total_tokens":1}}` + "\n\n", state{Events: 3, Usage: Usage{Total: known(1)}, End: EndTruncated}},
-	{"usage of odd types", "data: {\"usage\":{\"prompt_tokens\":1.5,\"completion_tokens\":\"2\",\"total_tokens\":-1,\"prompt_tokens_details\":[]}}\n\n", state{Events: 1}},
-	{"usage with escapes in its name", "data: {\"us\\u0061ge\":{\"prompt_tokens\":1}}\n\n", state{Events: 1, Usage: Usage{Prompt: known(1)}}},
-	{"broken JSON says nothing", "data: {\"usage\":{\"prompt_tokens\":1}\n\ndata: {\"usage\":{\"prompt_tokens\":1}}}\n\n", state{Events: 2}},
-	{"not UTF-8 says nothing", "data: {\"usage\":{\"prompt_tokens\":1},\"x\":\"\xff\"}\n\n", state{Events: 1}},
-	{"another API", "event: response.created\ndata: {\"type\":\"response.created\"}\n\n", state{Events: 1, End: EndUnknown}},
-	{"longest event", "data: " + padded(MaxEvent) + "\n\n", state{Events: 1, Usage: Usage{Prompt: known(7)}}},
-	{"longer event passes", "data: " + padded(MaxEvent+1) + "\n\ndata: {\"usage\":{\"prompt_tokens\":8}}\n\n", state{Events: 2, Long: 1, Usage: Usage{Prompt: known(8)}}},
-	{"long by many lines", strings.Repeat("data: 0123456789\n", MaxEvent/11+1) + "\ndata: [DONE]\n\n", state{Events: 2, Long: 1, Done: true, End: EndClean}},
-	{"long comment costs nothing", ": " + strings.Repeat("x", 3*MaxEvent) + "\ndata: [DONE]\n\n", state{Events: 1, Done: true, End: EndClean}},
+		`data: {"choices":[{"text":"b"}],"usage":{"total_tokens":1}}` + "\n\n", state{Usage: Usage{Total: known(1)}, End: EndTruncated}},
+	{"usage of odd types", "data: {\"usage\":{\"prompt_tokens\":1.5,\"completion_tokens\":\"2\",\"total_tokens\":-1,\"prompt_tokens_details\":[]}}\n\n", state{}},
+	{"usage with escapes in its name", "data: {\"us\\u0061ge\":{\"prompt_tokens\":1}}\n\n", state{Usage: Usage{Prompt: known(1)}}},
+	{"broken JSON says nothing", "data: {\"usage\":{\"prompt_tokens\":1}\n\ndata: {\"usage\":{\"prompt_tokens\":1}}}\n\n", state{}},
+	{"not UTF-8 says nothing", "data: {\"usage\":{\"prompt_tokens\":1},\"x\":\"\xff\"}\n\n", state{}},
+	{"another API", "event: response.created\ndata: {\"type\":\"response.created\"}\n\n", state{End: EndUnknown}},
+	{"longest event", "data: " + padded(MaxEvent) + "\n\n", state{Usage: Usage{Prompt: known(7)}}},
+	{"longer event passes", "data: " + padded(MaxEvent+1) + "\n\ndata: {\"usage\":{\"prompt_tokens\":8}}\n\n", state{Usage: Usage{Prompt: known(8)}}},
+	{"long by many lines", strings.Repeat("data: 0123456789\n", MaxEvent/11+1) + "\ndata: [DONE]\n\n", state{Done: true, End: EndClean}},
+	{"long comment costs nothing", ": " + strings.Repeat("x", 3*MaxEvent) + "\ndata: [DONE]\n\n", state{Done: true, End: EndClean}},
 }
 
 // padded is a usage event of n bytes.
@@ -101,9 +98,6 @@ func TestStreams(t *testing.T) {
 			s.Write([]byte(c.text))
 			if got := stateOf(&s); got != c.want {
 				t.Errorf("got  %+v\nwant %+v", got, c.want)
-			}
-			if s.Complete() != (c.want.End == EndClean) {
-				t.Errorf("Complete() = %v, End() = %v", s.Complete(), s.End())
 			}
 		})
 	}
@@ -166,10 +160,7 @@ func model(text string) state {
 			continue
 		}
 		if data != nil {
-			st.Events++
-			if joined := strings.Join(data, "\n"); len(joined) > MaxEvent {
-				st.Long++
-			} else {
+			if joined := strings.Join(data, "\n"); len(joined) <= MaxEvent {
 				openAI = modelEvent(&st, joined) || openAI
 			}
 		}
@@ -213,15 +204,6 @@ func modelEvent(st *state, data string) bool {
 	}
 	if u := modelObject(object["usage"]); u != nil {
 		st.Usage = modelUsage(u)
-	}
-	var choices []json.RawMessage
-	_ = json.Unmarshal(object["choices"], &choices)
-	for _, raw := range choices {
-		var reason *string
-		if json.Unmarshal(modelObject(raw)["finish_reason"], &reason) == nil && reason != nil {
-			st.Finished++
-			st.Finish = finishNamed([]byte(*reason))
-		}
 	}
 	_, hasObject := object["object"]
 	_, hasChoices := object["choices"]
@@ -365,26 +347,26 @@ func stream64() [][]byte {
 
 func TestAllocations(t *testing.T) {
 	chunks := stream64()
-	var s Sniffer
 	if n := testing.AllocsPerRun(20, func() {
-		s.Reset()
+		var s Sniffer
 		for _, c := range chunks {
 			s.Write(c)
 		}
-	}); n != 0 {
-		t.Errorf("%v allocations for a stream of whole events, want 0", n)
+	}); n > 1 {
+		t.Errorf("%v allocations for a stream of whole events, want 1: what alike ones are compared with", n)
 	}
 	// With events cut in two, the buffer is made once and then used again.
+	var s Sniffer
 	if n := testing.AllocsPerRun(20, func() {
-		s.Reset()
+		s = Sniffer{}
 		for _, c := range chunks {
 			s.Write(c[:len(c)/2])
 			s.Write(c[len(c)/2:])
 		}
-	}); n != 0 {
-		t.Errorf("%v allocations for a stream of cut events, want 0", n)
+	}); n > 2 {
+		t.Errorf("%v allocations for a stream of cut events, want 2", n)
 	}
-	if !s.Complete() || !s.Usage().Cached.Known {
+	if s.End() != EndClean || !s.Usage().Cached.Known {
 		t.Error("the stream was not read")
 	}
 }
@@ -397,9 +379,8 @@ func BenchmarkSniffer(b *testing.B) {
 	}
 	b.SetBytes(int64(n))
 	b.ReportAllocs()
-	var s Sniffer
 	for b.Loop() {
-		s.Reset()
+		var s Sniffer
 		for _, c := range chunks {
 			s.Write(c)
 		}
