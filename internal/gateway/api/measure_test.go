@@ -20,6 +20,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/api/body"
 	"github.com/perigee-llm/perigee/internal/gateway/bucket"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+	"github.com/perigee-llm/perigee/internal/gateway/policy"
 	"github.com/perigee-llm/perigee/internal/gateway/tokens"
 	"github.com/perigee-llm/perigee/internal/gateway/tokens/bpe"
 	"github.com/perigee-llm/perigee/internal/gateway/tokens/template"
@@ -418,8 +419,12 @@ func TestAskFails(t *testing.T) {
 		{"more than that", counter(`{"count":1e400}`), 0},
 		{"no end", func(w http.ResponseWriter, q *http.Request) {
 			_, _ = io.WriteString(w, `{"tokens":[1`)
-			for q.Context().Err() == nil {
+			for n := 0; q.Context().Err() == nil; n += 1 << 16 {
 				if _, err := io.WriteString(w, strings.Repeat(",1", 1<<15)); err != nil {
+					return
+				}
+				if n > 2*askedAnswer {
+					t.Error("it is read on and on")
 					return
 				}
 			}
@@ -449,20 +454,25 @@ func TestAskFails(t *testing.T) {
 		})
 	}
 	t.Run("nobody there", func(t *testing.T) {
-		modelBubble(t, asking, rigOptions{Specs: plain(2, fleet.VLLM)}, func(t *testing.T, r *rig) {
+		buckets := func(func(fleet.Stage) *bucket.Group) []*bucket.Bucket {
+			group := bucket.NewGroup("m", fleet.Plain, []string{"w1"}, policy.NewRoundRobin(policy.Limits{}))
+			return []*bucket.Bucket{bucket.NewPlain("one", 0, bucket.Range{}, group)}
+		}
+		modelBubble(t, asking, rigOptions{Specs: plain(2, fleet.VLLM), Buckets: buckets}, func(t *testing.T, r *rig) {
 			r.engines[0].refuse.Store(true)
 			r.engines[1].handler = counter(`{"count":9}`)
-			for range 3 {
+			seen := map[string]int{}
+			for range 40 {
 				if a := r.post(chatPath, chatBody); a.status != 200 {
 					t.Fatalf("got %+v", a)
 				}
+				seen[r.s.Explain.Records(noQuery)[0].InputSource]++
 			}
-			var seen []string
-			for _, rec := range r.s.Explain.Records(noQuery) {
-				seen = append(seen, rec.InputSource)
-			}
-			if slices.Index(seen, "engine") < 0 && slices.Index(seen, "estimated") < 0 {
+			if seen["engine"] < 5 || seen["estimated"] < 5 || seen["engine"]+seen["estimated"] != 40 {
 				t.Errorf("sources %v", seen)
+			}
+			if _, n := r.reg.Breaker(r.engines[0].worker); n != 0 {
+				t.Errorf("%d strikes for not counting", n)
 			}
 		})
 	})
