@@ -14,9 +14,13 @@ import (
 //
 // A name that ends in "/..." stands for the package and all below it.
 var arrows = map[string][]string{
+	// What both halves name a prefix by.
+	"internal/chain": {},
+
 	// The pure core of the gateway: it decides, and knows nothing of those that ask.
 	"internal/gateway/load":   {},
 	"internal/gateway/fleet":  {"internal/gateway/load"}, // a worker carries its in-flight accounting
+	"internal/gateway/prefix": {},                        // the words in which engines' events, the index and policies speak of prefixes
 	"internal/gateway/policy": {"internal/gateway/fleet", "internal/gateway/load", "internal/splitmix"},
 	"internal/gateway/bucket": {"internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load"},
 

@@ -21,6 +21,7 @@ type Registry struct {
 		sync.Mutex // guards breakers' transitions too; never held across a call out
 		workers    map[string]*Worker
 		slots      []bool // in use
+		last       uint32 // number that was given
 		// departed keeps the load records of engines that left with guards still held, so that an engine that returns
 		// under its id does not look idle. The last one is kept even at rest: a request may have picked it and not be
 		// counted yet.
@@ -53,12 +54,13 @@ func (r *Registry) Put(spec Spec) *Worker {
 	w := &Worker{Spec: spec}
 	switch {
 	case old != nil:
-		w.Load, w.breaker, w.slot = old.Load, old.breaker, old.slot
+		w.Load, w.breaker, w.slot, w.No = old.Load, old.breaker, old.slot, old.No
 		if old.URL != spec.URL || old.Kind != spec.Kind || old.Ranks != spec.Ranks {
 			w.Load.Forget()
 		}
 	default:
-		w.breaker, w.slot = &breaker{}, r.freeSlotLocked()
+		r.mu.last++ // 4 billion registrations are a century of one each second
+		w.breaker, w.slot, w.No = &breaker{}, r.freeSlotLocked(), r.mu.last
 		if w.Load = r.mu.departed[spec.ID]; w.Load == nil {
 			w.Load = load.NewEngine(r.freshness)
 		}

@@ -83,6 +83,8 @@ type Worker struct {
 	Spec
 	// Load is the engine's load record.
 	Load *load.Engine
+	// No is the engine's number: the same as long as its id stays registered, and never given to another. From 1.
+	No uint32
 
 	breaker *breaker
 	slot    int // dense number within the registry, for O(1) membership tests
