@@ -414,12 +414,12 @@ func TestNames(t *testing.T) {
 
 // TestNumbers holds that an engine keeps its number while it is registered and that no other ever gets it.
 func TestNumbers(t *testing.T) {
-	r := NewRegistry(BreakerConfig{}, 0)
-	a, b := r.Put(Spec{ID: "a"}), r.Put(Spec{ID: "b"})
-	again := r.Put(Spec{ID: "a", Models: []string{"m"}})
+	r := fleet.NewRegistry(fleet.BreakerConfig{}, 0)
+	a, b := r.Put(fleet.Spec{ID: "a"}), r.Put(fleet.Spec{ID: "b"})
+	again := r.Put(fleet.Spec{ID: "a", Models: []string{"m"}})
 	r.Remove("b")
-	c := r.Put(Spec{ID: "c"})
-	back := r.Put(Spec{ID: "b"})
+	c := r.Put(fleet.Spec{ID: "c"})
+	back := r.Put(fleet.Spec{ID: "b"})
 	if a.No != 1 || b.No != 2 || again.No != 1 || c.No != 3 || back.No != 4 {
 		t.Errorf("numbers %d %d %d %d %d, want 1 2 1 3 4", a.No, b.No, again.No, c.No, back.No)
 	}
