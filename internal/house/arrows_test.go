@@ -24,6 +24,9 @@ var arrows = map[string][]string{
 	"internal/gateway/policy": {"internal/gateway/fleet", "internal/gateway/load", "internal/splitmix"},
 	"internal/gateway/bucket": {"internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load"},
 
+	// The pure core of the Cache Manager.
+	"internal/cache/core": {"internal/chain"},
+
 	// The shell of the gateway. What reads engines fills the core's types; only api joins the two.
 	"internal/gateway/api/body/lex":     {}, // JSON tokens: requests and answers are scanned by the same rules
 	"internal/gateway/api/body":         {"internal/gateway/api/body/lex"},

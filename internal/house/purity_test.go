@@ -14,6 +14,7 @@ import (
 // of the module that they import.
 var pure = []string{
 	"internal/chain",
+	"internal/cache/core",
 	"internal/gateway/fleet",
 	"internal/gateway/load",
 	"internal/gateway/prefix",

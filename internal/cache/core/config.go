@@ -1,0 +1,82 @@
+package core
+
+import "time"
+
+// Config is what a Core is made of. The zero value of each field is its default.
+type Config struct {
+	// Epoch is of this start of the daemon: drawn by the shell, never 0.
+	Epoch   uint64
+	Budgets Budgets
+	Limits  Limits
+	// Scopes are the tenants with budgets of their own; one that is not listed has DefaultScope's.
+	Scopes       map[Scope]ScopeBudget
+	DefaultScope ScopeBudget
+}
+
+// Budgets bound, in bytes, what queries hold at once: what they have reserved for reading and what their leases cover. Each owner is charged
+// for all that it holds, shared or not, so that one's end never puts another over its budget.
+type Budgets struct {
+	// Total is for all sessions. 0 is three quarters of the pool, as it is then: the rest can always be evicted, so publishing goes on.
+	Total int64
+	// Instance is for each session that did not register its own. 0 is Total.
+	Instance int64
+	// Speculative is for all Warm queries together, and a quarter of an instance's is for its own. 0 is a quarter of Total: what
+	// somebody may want never displaces what somebody waits for.
+	Speculative int64
+}
+
+// ScopeBudget bounds one tenant, in bytes. 0 is no bound.
+type ScopeBudget struct {
+	// Resident is what its blocks may occupy: a hard bound. Above it, its own blocks go for its new ones.
+	Resident int64
+	// Share is what the others leave to it: while a scope has more than its share, its blocks go first.
+	Share int64
+	// Query is what its queries may hold at once.
+	Query int64
+}
+
+// Limits bound tables and times. The zero value of each is its default.
+type Limits struct {
+	// Queries a session may have open, and all together. 128 and 1,024: an engine admits a few dozen requests at a time, and each
+	// waiting query costs its hashes, 16 KiB for 512 of them.
+	SessionQueries, Queries int
+	// Publishes a session may have open. 256: more than an engine has steps in flight.
+	Publishes int
+	// Blocks in one message. 8,192: a million tokens in blocks of 128, 256 KiB of hashes.
+	Blocks int
+	// Sessions, alive or quarantined. 256: a host has fewer than ten; the rest is for crash loops.
+	Sessions int
+	// Wait is the longest waiting budget. 60 s: no engine lets a request wait longer for a cache.
+	Wait time.Duration
+	// LeaseTTL is how long a lease waits for its first consumer. 600 s: the engine's queue before it. It never ends a lease that
+	// is being read.
+	LeaseTTL time.Duration
+	// Patience is how long a grant may be unsealed or a restore uncopied before its session is closed as hanging. 120 s: a
+	// copy takes milliseconds, a stopped debugger minutes.
+	Patience time.Duration
+}
+
+func (l Limits) withDefaults() Limits {
+	def := func(p *int, n int) {
+		if *p == 0 {
+			*p = n
+		}
+	}
+	def(&l.SessionQueries, 128)
+	def(&l.Queries, 1024)
+	def(&l.Publishes, 256)
+	def(&l.Blocks, 8192)
+	def(&l.Sessions, 256)
+	for _, d := range []struct {
+		p *time.Duration
+		n time.Duration
+	}{{&l.Wait, 60 * time.Second}, {&l.LeaseTTL, 600 * time.Second}, {&l.Patience, 120 * time.Second}} {
+		if *d.p == 0 {
+			*d.p = d.n
+		}
+	}
+	return l
+}
+
+// MaxParts is how many parts a block can have: ranks of tensor and pipeline parallelism. 64 fit one word of bits.
+const MaxParts = 64
