@@ -32,6 +32,7 @@ type input struct {
 	exact          bool
 	source         tokens.Source
 	ids            []uint32       // of a conversation that may be forwarded
+	prompt         []uint32       // of a single prompt, for look-ups of its prefix; nil where nobody looks or they are not known
 	forward        tokens.Outcome // empty: forwarding is off, or it is no conversation
 }
 
@@ -43,6 +44,9 @@ func (c *call) measure() input {
 	switch {
 	case p.Kind == body.PromptIDs || p.Kind == body.PromptIDLists:
 		in.source = tokens.Given
+		if c.model.Prefixes && p.Kind == body.PromptIDs {
+			in.prompt = body.AppendIDs(make([]uint32, 0, p.Longest), c.raw(body.Prompt))
+		}
 	case c.model.Tokens != nil:
 		c.tokenize(&in)
 	case c.model.AskEngines:
@@ -63,6 +67,9 @@ func (c *call) tokenize(in *input) {
 	if ok {
 		in.longest, in.total = int64(max(f.Longest, 1)), int64(max(f.Total, 1))
 		in.exact, in.source = f.Exact && !own, f.Source // the engine may read those instead
+		if c.model.Prefixes && !own && f.Source != tokens.Bare {
+			in.prompt = f.IDs
+		}
 	}
 	switch {
 	case !c.model.ForwardIDs || c.facts.Kind != body.Chat:
@@ -139,11 +146,14 @@ func (c *call) ask(in *input) {
 	if question == nil {
 		return
 	}
-	n, err := c.s.askTokens(c.r.Context(), w, question, engineHeader(c.r.Header, c.id, false))
+	n, ids, err := c.s.askTokens(c.r.Context(), w, question, engineHeader(c.r.Header, c.id, false), c.model.Prefixes)
 	if err != nil || n < 1 || n > int64(len(c.body))+templateTokens {
 		return
 	}
 	in.longest, in.total, in.source, in.exact = n, n, tokens.Asked, exact && !c.callerIDs()
+	if in.exact && int64(len(ids)) == n {
+		in.prompt = ids
+	}
 }
 
 // someEngine returns a live engine of the model whose family can count, another one for each request.
@@ -195,8 +205,8 @@ func (c *call) question(w *fleet.Worker) (text []byte, exact bool) {
 	return text, exact
 }
 
-// askTokens makes the call.
-func (s *Server) askTokens(ctx context.Context, w *fleet.Worker, question []byte, header http.Header) (int64, error) {
+// askTokens makes the call. The ids are read only if they are wanted.
+func (s *Server) askTokens(ctx context.Context, w *fleet.Worker, question []byte, header http.Header, wanted bool) (n int64, ids []uint32, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	req := (&http.Request{
@@ -205,18 +215,22 @@ func (s *Server) askTokens(ctx context.Context, w *fleet.Worker, question []byte
 	}).WithContext(ctx)
 	resp, err := s.Engines.RoundTrip(req)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
-		return 0, errors.New("the engine does not count")
+		return 0, nil, errors.New("the engine does not count")
 	}
 	var answer struct {
-		Count int64 `json:"count"`
+		Count  int64           `json:"count"`
+		Tokens json.RawMessage `json:"tokens"`
 	}
 	if err := json.NewDecoder(io.LimitReader(resp.Body, askedAnswer)).Decode(&answer); err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1)) // to its end, so that the connection is kept
-	return answer.Count, nil
+	if wanted && json.Unmarshal(answer.Tokens, &ids) != nil {
+		ids = nil // a list of lists, or none: the count stands without them
+	}
+	return answer.Count, ids, nil
 }

@@ -32,6 +32,8 @@ type Model struct {
 	ForwardIDs bool
 	// AskEngines has an engine count prompts where there is no tokenizer.
 	AskEngines bool
+	// Prefixes says that a policy of the model's looks prefixes up, so that prompts' token ids are worth keeping.
+	Prefixes bool
 }
 
 // Settings are the limits of the request path. Every field must be set.
