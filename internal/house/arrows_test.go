@@ -25,7 +25,8 @@ var arrows = map[string][]string{
 	"internal/gateway/bucket": {"internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load"},
 
 	// The pure core of the Cache Manager.
-	"internal/cache/core": {"internal/chain"},
+	"internal/cache/state": {}, // what a page is, and which pages make a prefix
+	"internal/cache/core":  {"internal/chain"},
 
 	// The shell of the gateway. What reads engines fills the core's types; only api joins the two.
 	"internal/gateway/api/body/lex":     {}, // JSON tokens: requests and answers are scanned by the same rules
@@ -59,6 +60,10 @@ var arrows = map[string][]string{
 	// The simulated engine never knows the gateway, nor the gateway it: they meet over HTTP.
 	"internal/engine":     {},
 	"internal/engine/...": {"internal/engine/..."},
+
+	// ZeroMQ's protocol, for the gateway, the simulated engine and the Cache Manager.
+	"internal/zmtp/wire": {}, // its bytes
+	"internal/zmtp":      {"internal/zmtp/wire"},
 
 	// Words that several packages' tests share. No code that ships may import them.
 	"internal/script":                  {},
