@@ -65,6 +65,10 @@ var arrows = map[string][]string{
 	"internal/zmtp/wire": {}, // its bytes
 	"internal/zmtp":      {"internal/zmtp/wire"},
 
+	// ZeroMQ's protocol, for the gateway, the simulated engine and the Cache Manager.
+	"internal/zmtp/wire": {}, // its bytes
+	"internal/zmtp":      {"internal/zmtp/wire"},
+
 	// Words that several packages' tests share. No code that ships may import them.
 	"internal/script":                  {},
 	"internal/gateway/fleet/fleettest": {"internal/gateway/fleet", "internal/gateway/load", "internal/script"},
