@@ -24,6 +24,9 @@ var arrows = map[string][]string{
 	"internal/gateway/policy": {"internal/gateway/fleet", "internal/gateway/load", "internal/splitmix"},
 	"internal/gateway/bucket": {"internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load"},
 
+	// What engines publish, up to whoever applies it.
+	"internal/gateway/prefix/events/wire": {"internal/gateway/prefix", "internal/gateway/load"}, // bytes to the words of prefix, and to load reports
+
 	// The pure core of the Cache Manager.
 	"internal/cache/state": {}, // what a page is, and which pages make a prefix
 	"internal/cache/core":  {"internal/chain"},
@@ -59,11 +62,7 @@ var arrows = map[string][]string{
 
 	// The simulated engine never knows the gateway, nor the gateway it: they meet over HTTP.
 	"internal/engine":     {},
-	"internal/engine/...": {"internal/engine/..."},
-
-	// ZeroMQ's protocol, for the gateway, the simulated engine and the Cache Manager.
-	"internal/zmtp/wire": {}, // its bytes
-	"internal/zmtp":      {"internal/zmtp/wire"},
+	"internal/engine/...": {"internal/engine/...", "internal/zmtp"}, // it publishes as real engines do
 
 	// ZeroMQ's protocol, for the gateway, the simulated engine and the Cache Manager.
 	"internal/zmtp/wire": {}, // its bytes

@@ -19,6 +19,7 @@ var pure = []string{
 	"internal/gateway/fleet",
 	"internal/gateway/load",
 	"internal/gateway/prefix",
+	"internal/gateway/prefix/events/wire",
 	"internal/gateway/policy",
 	"internal/gateway/bucket",
 	"internal/gateway/api/body",
