@@ -21,8 +21,8 @@ var arrows = map[string][]string{
 	"internal/gateway/load":   {},
 	"internal/gateway/fleet":  {"internal/gateway/load"}, // a worker carries its in-flight accounting
 	"internal/gateway/prefix": {},                        // the words in which engines' events, the index and policies speak of prefixes
-	"internal/gateway/policy": {"internal/gateway/fleet", "internal/gateway/load", "internal/splitmix"},
-	"internal/gateway/bucket": {"internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load"},
+	"internal/gateway/policy": {"internal/gateway/fleet", "internal/gateway/load", "internal/gateway/prefix", "internal/splitmix"},
+	"internal/gateway/bucket": {"internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load", "internal/gateway/prefix"},
 
 	// What engines publish, up to whoever applies it.
 	"internal/gateway/prefix/events/wire": {"internal/gateway/prefix", "internal/gateway/load"}, // bytes to the words of prefix, and to load reports
@@ -77,7 +77,7 @@ var arrows = map[string][]string{
 	"internal/trace":     {"internal/splitmix"},
 	// Replay is the gateway's core and the engine's, in virtual time; what reads files and writes results is around it.
 	"internal/replay": {
-		"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load", "internal/engine", "internal/splitmix",
+		"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load", "internal/gateway/prefix", "internal/engine", "internal/splitmix",
 	},
 	"internal/replay/compare": {
 		"internal/gateway/assemble",

@@ -10,6 +10,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/bucket"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/policy"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 )
 
 // Contender is one way to pick engines, to be compared with others.
@@ -32,12 +33,13 @@ type Contender struct {
 const (
 	PrefixAffinity = "prefix_affinity"
 	PowerOfTwoWork = "power_of_two_work"
+	PlainCost      = "plain_cost"
 	Oracle         = "oracle"
 )
 
 // Names returns the policies that ByName knows: the gateway's, then the baselines.
 func Names() []string {
-	return []string{"round_robin", "random", "power_of_two", "load_based", PrefixAffinity, PowerOfTwoWork, Oracle}
+	return []string{"round_robin", "random", "power_of_two", "load_based", "cost", PrefixAffinity, PowerOfTwoWork, PlainCost, Oracle}
 }
 
 // ErrUnknownPolicy: the name is not one of Names.
@@ -73,6 +75,10 @@ func newPolicy(name string, seed uint64, b *Baselines) policy.Policy {
 		return policy.NewPowerOfTwo(seed, policy.Limits{})
 	case "load_based":
 		return policy.NewLeastLoad(policy.Limits{})
+	case "cost":
+		return policy.NewCost(seed, policy.Limits{}, b.Source(), nil)
+	case PlainCost:
+		return &plainCost{source: b.Source(), seed: seed}
 	case PrefixAffinity:
 		return &prefixAffinity{sim: b.sim}
 	case PowerOfTwoWork:
@@ -85,4 +91,10 @@ func newPolicy(name string, seed uint64, b *Baselines) policy.Policy {
 }
 
 // Baselines gives the baselines what a policy of a gateway cannot have: a look into the run. It belongs to one run.
-type Baselines struct{ sim *sim }
+type Baselines struct {
+	sim     *sim
+	gateway *gateway
+}
+
+// Source returns what the gateway knows of the engines' caches. It is the gateway's own.
+func (b *Baselines) Source() prefix.Source { return &b.gateway.source }

@@ -29,4 +29,5 @@ const (
 	forAffinity
 	forChoice
 	forOther
+	forNews
 )

@@ -10,6 +10,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
 	"github.com/perigee-llm/perigee/internal/gateway/policy"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 )
 
 // gateway is one gateway in virtual time: the real selection and accounting, without the HTTP around them.
@@ -21,21 +22,31 @@ type gateway struct {
 	tracker  *load.Tracker
 	born     []int // which start of each engine the last report was of
 	req      bucket.Request
+	links    []link   // what it has heard of the engines' caches
+	numbers  []uint32 // of the engines
+	source   source
+	memo     prefix.Memo
 }
+
+// someTokens stand for a prompt's: there must be some for a source to be asked, and ours does not read them.
+var someTokens = []uint32{0}
 
 func newGateway(s *sim, index int, c Contender, model string) (*gateway, error) {
 	seed := keyed(s.o.Seed, forPolicy, uint64(index))
-	resolver, err := c.Build(model, seed, &Baselines{s})
-	if err != nil {
-		return nil, err
-	}
 	g := &gateway{
-		sim: s, index: index, resolver: resolver, registry: fleet.NewRegistry(s.o.Breaker, s.o.Freshness),
-		tracker: &load.Tracker{}, born: make([]int, len(s.engines)),
+		sim: s, index: index, registry: fleet.NewRegistry(s.o.Breaker, s.o.Freshness),
+		tracker: &load.Tracker{}, born: make([]int, len(s.engines)), links: make([]link, len(s.engines)),
+	}
+	g.source.gateway = g
+	var err error
+	if g.resolver, err = c.Build(model, seed, &Baselines{sim: s, gateway: g}); err != nil {
+		return nil, err
 	}
 	for i := range s.res.Engines {
 		id := s.res.Engines[i].ID
-		g.registry.Put(fleet.Spec{ID: id, Kind: fleet.SGLang, Models: []string{model}, Ranks: 1})
+		w := g.registry.Put(fleet.Spec{ID: id, Kind: fleet.SGLang, Models: []string{model}, Ranks: 1})
+		g.numbers = append(g.numbers, w.No)
+		g.links[i].holds = map[engine.BlockHash]struct{}{}
 		if s.o.Reports != NoReports {
 			// Each pair has its own phase, as in the gateway: engines are not asked all at once.
 			phase := time.Duration(keyed(s.o.Seed, forPhase, uint64(index), uint64(i)) % uint64(s.o.ReportEvery))
@@ -51,10 +62,11 @@ func wall(at time.Duration) time.Time { return time.Unix(0, int64(at)) }
 // dispatch selects an engine for r and sends it there, as often as a request is tried.
 func (g *gateway) dispatch(r *request) error {
 	s := g.sim
+	g.memo.Reset(prefix.Query{Model: "model", Tokens: someTokens})
 	for r.attempts < s.o.Attempts {
 		g.req = bucket.Request{
 			Key: r.number*uint64(DefaultAttempts) + uint64(r.attempts), Now: wall(s.now), InputTokens: int64(r.InputTokens),
-			PeakTokens: load.Known(int64(r.InputTokens + r.OutputTokens)), Exclude: r.exclude,
+			PeakTokens: load.Known(int64(r.InputTokens + r.OutputTokens)), Exclude: r.exclude, Prefix: &g.memo,
 		}
 		s.current = r
 		sel, err := g.resolver.Select(context.Background(), g.registry.View(), &g.req)
@@ -96,6 +108,9 @@ func (g *gateway) send(r *request, p *policy.Pick) (done bool) {
 	}
 	r.ticket = ticket
 	r.guard = g.tracker.Acquire(w.Load, wall(s.now), load.StagePrefill, int64(r.InputTokens), nil)
+	if n, ok := p.Uncached.Get(); ok {
+		r.guard.Computes(n, false)
+	}
 	if e.core == nil {
 		g.release(r, fleet.Failure)
 		r.exclude = append(r.exclude, w.ID)
@@ -132,9 +147,10 @@ func (g *gateway) poll(e *simEngine, n uint64) {
 		s.res.ReportsLost++
 		return
 	}
-	ev := event{at: s.now + s.o.EventDelay, kind: answer, gateway: int32(g.index), engine: int32(e.index), report: e.report(s.now)}
+	delay := s.o.EventDelay + s.o.ReportDelay
+	ev := event{at: s.now + delay, kind: answer, gateway: int32(g.index), engine: int32(e.index), report: e.report(s.now)}
 	ev.stamp = uint64(e.born)
-	if s.o.EventDelay > 0 {
+	if delay > 0 {
 		s.events.push(ev)
 		return
 	}

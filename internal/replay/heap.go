@@ -15,6 +15,8 @@ const (
 	answer             // and gets it
 	fail               // the engine fails
 	back               // the engine returns
+	told               // news of the engine's cache reach the gateway
+	mended             // what the gateway missed of them is there
 )
 
 // event is something that will happen.

@@ -57,7 +57,7 @@ type Outage struct {
 type Options struct {
 	// Engines is how many there are; default 8. A contender that names its engines has as many as it names.
 	Engines int
-	// Engine shapes each of them, less PageBytes and KVEvents, which are off. A zero MaxModelLen means the pool's capacity.
+	// Engine shapes each of them, less PageBytes, which is off, and KVEvents, which is on where they may be late or lost. A zero MaxModelLen means the pool's capacity.
 	Engine engine.Config
 	// PrefillOnly has each request end with its first token and each engine compute one prompt at a time: a plain serial queue.
 	PrefillOnly bool
@@ -76,6 +76,11 @@ type Options struct {
 	// 0: none.
 	EventDelay time.Duration
 	EventLoss  float64
+	// EventRepair is how long it takes to get KV events that were missed, from when the next ones show it; default 1 s. Below 0: they never
+	// come, and what was known of the engine's cache before them is withdrawn.
+	EventRepair time.Duration
+	// ReportDelay is how long load reports are under way beyond EventDelay. 0: none.
+	ReportDelay time.Duration
 
 	Outages []Outage
 	// Attempts is how many selections a request gets, 1 to 3; default 3, the gateway's.
@@ -120,6 +125,7 @@ func (o Options) WithDefaults() Options {
 	def(&o.Rate, 1)
 	def(&o.ReportEvery, DefaultReportEvery)
 	def(&o.Attempts, DefaultAttempts)
+	def(&o.EventRepair, DefaultEventRepair)
 	def(&o.Engine.KVBlocks, DefaultKVBlocks)
 	def(&o.Engine.BlockSize, DefaultBlockSize)
 	capacity := o.Engine.KVBlocks * o.Engine.BlockSize
@@ -127,7 +133,7 @@ func (o Options) WithDefaults() Options {
 	if o.PrefillOnly {
 		o.Engine.MaxRunning, o.Engine.MaxBatchTokens, o.Engine.MaxWaiting = 1, max(capacity, 1), 1<<30
 	}
-	o.Engine.PageBytes, o.Engine.KVEvents = 0, false
+	o.Engine.PageBytes, o.Engine.KVEvents = 0, !o.perfectNews()
 	return o
 }
 
@@ -157,6 +163,8 @@ func (o *Options) Validate() error {
 	say(o.Rate >= 0.01 && o.Rate <= 1e6, "rate: choose 0.01 to a million") // below it a year of trace is beyond what a Duration holds
 	say(o.ReportEvery >= time.Millisecond, "report interval: choose 1ms or more")
 	say(o.EventDelay >= 0 && o.EventDelay <= time.Hour, "event delay: choose 0 to 1h")
+	say(o.EventRepair <= time.Hour, "event repair: choose up to 1h")
+	say(o.ReportDelay >= 0 && o.ReportDelay <= time.Hour, "report delay: choose 0 to 1h")
 	say(o.EventLoss >= 0 && o.EventLoss <= 1, "event loss: choose 0 to 1")
 	say(o.Attempts >= 1 && o.Attempts <= DefaultAttempts, "attempts: choose 1 to 3")
 	for i, f := range o.Outages {

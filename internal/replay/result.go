@@ -32,6 +32,9 @@ type Result struct {
 
 	// ReportsLost are load reports that never arrived, of ReportsSent.
 	ReportsSent, ReportsLost int
+	// EventsLost are batches of KV events that never arrived by themselves, of EventsSent. There are none while nothing is late or lost:
+	// gateways then look into the caches.
+	EventsSent, EventsLost int
 	// ReportEvery is the interval that was in force.
 	ReportEvery time.Duration
 	// Span is the time at which the last request ended.

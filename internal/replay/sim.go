@@ -154,6 +154,12 @@ func (s *sim) step() {
 		s.gateways[ev.gateway].poll(e, ev.stamp)
 	case answer:
 		s.gateways[ev.gateway].observe(e, &ev)
+	case told:
+		s.gateways[ev.gateway].told(e, ev.stamp)
+	case mended:
+		if ev.stamp == uint64(e.born) && e.core != nil {
+			s.gateways[ev.gateway].links[ev.engine].mend(true)
+		}
 	case fail:
 		e.fail()
 	case back:
@@ -335,6 +341,9 @@ func (e *simEngine) account() {
 func (e *simEngine) advance() {
 	s := e.sim
 	s.actions = e.core.Advance(s.now, s.actions[:0])
+	if s.o.Engine.KVEvents {
+		e.collect()
+	}
 	for i := range s.actions {
 		a := &s.actions[i]
 		r := e.requests[a.ID]
@@ -373,6 +382,7 @@ func (e *simEngine) token(r *request, last bool) {
 	s.res.OutputTokens++
 	if r.tokens == 0 {
 		e.pending.remove(r)
+		r.guard.Prefilled(wall(s.now))
 		s.res.TTFT.Add(s.now - r.At)
 		s.tell(r, FirstToken, 0, "")
 	} else {
@@ -397,6 +407,9 @@ func (e *simEngine) fail() {
 	e.account()
 	e.core, e.working, e.armed = nil, false, false
 	e.stamp++
+	for _, g := range s.gateways {
+		g.links[e.index].forget()
+	}
 	orphans := make([]*request, 0, len(e.requests))
 	for _, r := range e.requests {
 		orphans = append(orphans, r)

@@ -8,6 +8,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
 	"github.com/perigee-llm/perigee/internal/gateway/policy"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 )
 
 // Request is what selection may know of a request: facts that do not change while buckets are tried.
@@ -22,6 +23,8 @@ type Request struct {
 	PeakTokens load.Count
 	// Exclude are the ids of engines that an earlier attempt at this request failed on.
 	Exclude []string
+	// Prefix remembers what prefix sources said of the request. Hand in the same one with each attempt; nil: there are no token facts.
+	Prefix *prefix.Memo
 	// Trace takes down what was tried; nil: nobody wants to know.
 	Trace *Trace
 }

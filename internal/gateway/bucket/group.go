@@ -80,7 +80,7 @@ func (g *Group) Pick(ctx context.Context, v *fleet.View, bucket string, r *Reque
 	}
 	s.req = policy.Request{
 		Model: g.model, Bucket: bucket, Stage: g.stage, Key: r.Key, Now: r.Now,
-		InputTokens: r.InputTokens, PeakTokens: r.PeakTokens, Trace: t.policyTrace(),
+		InputTokens: r.InputTokens, PeakTokens: r.PeakTokens, Prefix: r.Prefix, Trace: t.policyTrace(),
 	}
 	p, err := g.policy.Pick(ctx, &s.set, &s.req)
 	if err != nil {

@@ -21,6 +21,7 @@ type Engine struct {
 		ranks      []rank
 		expected   int
 		held       guardList // by time of acquisition, oldest first
+		inPrefill  prefillQueue
 	}
 }
 

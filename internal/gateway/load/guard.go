@@ -38,6 +38,12 @@ type Guard struct {
 	done    atomic.Bool
 
 	inTracker, onEngine guardLinks // guarded by the mutex of the list
+
+	// Guarded by the engine's mutex; see Prefill.
+	uncached  int64
+	unseen    bool
+	queued    bool // among the engine's guards without a first token
+	inPrefill guardLinks
 }
 
 // Acquire counts one request on the engine from now on. amount is its input tokens (ignored for the decode stage).
@@ -48,6 +54,10 @@ func (t *Tracker) Acquire(e *Engine, now time.Time, stage Stage, amount int64, e
 	g.gauge().Add(g.weight())
 	e.mu.Lock()
 	e.mu.held.insert(g, func(g *Guard) *guardLinks { return &g.onEngine })
+	if stage == StagePrefill {
+		g.uncached = max(amount, 0)
+		g.enterPrefillLocked()
+	}
 	e.mu.Unlock()
 	t.mu.Lock() // last: from here on the janitor can find it, and it must be whole then
 	t.mu.held.insert(g, func(g *Guard) *guardLinks { return &g.inTracker })
@@ -73,6 +83,9 @@ func (g *Guard) unlink() {
 	g.tracker.mu.Unlock()
 	g.engine.mu.Lock()
 	g.engine.mu.held.remove(g, func(g *Guard) *guardLinks { return &g.onEngine })
+	if g.queued {
+		g.leavePrefillLocked(time.Time{})
+	}
 	g.engine.mu.Unlock()
 	g.gauge().Add(-g.weight())
 	g.engine.active.Add(-1)

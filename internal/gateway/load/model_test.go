@@ -184,7 +184,34 @@ func (n *naiveEngine) report(now time.Time, fresh time.Duration) *load.Report {
 		return nil
 	}
 	out.QueueMicros = n.queue(out.WaitingUncached)
+	out.PrefillRate = n.rate()
 	return out
+}
+
+// rate goes through all that the ranks ever reported: what b seconds of work say now, later ones say less.
+func (n *naiveEngine) rate() load.Count {
+	sum := 0.0
+	for _, k := range n.reports {
+		tokens, seconds := 0.0, 0.0
+		for i := 1; i < len(k); i++ {
+			t0, ok0 := k[i-1].PrefillTokens.Get()
+			t1, ok1 := k[i].PrefillTokens.Get()
+			b0, ok2 := k[i-1].PrefillBusy.Get()
+			b1, ok3 := k[i].PrefillBusy.Get()
+			if ok0 && ok1 && ok2 && ok3 && t1 > t0 && b1 > b0 {
+				b := float64(b1-b0) / 1e6
+				tokens, seconds = tokens*20/(20+b)+float64(t1-t0), seconds*20/(20+b)+b
+			}
+		}
+		if seconds == 0 {
+			return load.Count{}
+		}
+		sum += tokens / seconds
+	}
+	if sum < 1 || sum >= 1e12 {
+		return load.Count{}
+	}
+	return load.Known(int64(sum))
 }
 
 // queue is waiting / Σ(Δtokens / Δbusy), in exact fractions.

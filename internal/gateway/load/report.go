@@ -41,6 +41,9 @@ type Report struct {
 	// sum of the ranks' prefill rates, a rank's rate being the uncached tokens it prefilled between its last two
 	// reports over the busy time that took. Unknown while a rank has no such pair, as it does while it is idle.
 	QueueMicros Count
+	// PrefillRate is the uncached tokens that the engine prefills in a second of work, over some 20 s of it: the ranks' rates
+	// summed. It is a property of the engine rather than of the moment, so it outlasts idle times; unknown while a rank has none.
+	PrefillRate Count
 	// Ranks is how many ranks are in the sums.
 	Ranks int
 }
@@ -66,6 +69,23 @@ func (r *Report) Native() bool {
 type rank struct {
 	last, before RankReport
 	have         int // 0, 1 or 2 of them
+
+	tokens, busy float64 // prefilled, and the seconds that took; what is further back counts less
+}
+
+// rateMemory is how far back the prefill rate reaches, in seconds of work. A single report's work is a few steps whose fixed
+// cost makes a short prompt look slow; 20 s of it are a mix.
+const rateMemory = 20
+
+// learn takes the work between the last two reports into the rate.
+func (k *rank) learn() {
+	t, b, ok := k.worked()
+	if !ok {
+		return
+	}
+	b /= 1e6
+	keep := rateMemory / (rateMemory + b)
+	k.tokens, k.busy = k.tokens*keep+t, k.busy*keep+b
 }
 
 // known drops figures below zero: nothing that is counted here can be, so they say nothing.
@@ -86,23 +106,30 @@ func (k *rank) observe(r RankReport) bool {
 	}
 	k.before, k.last = k.last, r.known()
 	k.have = min(k.have+1, 2)
+	k.learn()
 	return true
 }
 
 // rate is the rank's prefill speed in tokens a second between its last two reports, and false where either counter is
 // missing or did not grow.
 func (k *rank) rate() (float64, bool) {
+	t, b, ok := k.worked()
+	return 1e6 * t / b, ok
+}
+
+// worked is the tokens prefilled between the last two reports, and the microseconds spent on them.
+func (k *rank) worked() (tokens, micros float64, ok bool) {
 	if k.have < 2 {
-		return 0, false
+		return 0, 1, false
 	}
 	t1, ok1 := k.last.PrefillTokens.Get()
 	t0, ok0 := k.before.PrefillTokens.Get()
 	b1, ok3 := k.last.PrefillBusy.Get()
 	b0, ok2 := k.before.PrefillBusy.Get()
 	if !ok0 || !ok1 || !ok2 || !ok3 || t1 <= t0 || b1 <= b0 {
-		return 0, false
+		return 0, 1, false
 	}
-	return 1e6 * float64(t1-t0) / float64(b1-b0), true
+	return float64(t1 - t0), float64(b1 - b0), true
 }
 
 // sum adds the ranks up. It returns nil unless every expected rank has reported.
@@ -111,6 +138,7 @@ func sum(ranks []rank, expected int) *Report {
 		return nil
 	}
 	out, rate, rated := Report{}, 0.0, true
+	speed, sped := 0.0, true
 	for i := range ranks {
 		k := &ranks[i]
 		if k.have == 0 {
@@ -130,9 +158,15 @@ func sum(ranks []rank, expected int) *Report {
 		}
 		v, ok := k.rate()
 		rate, rated = rate+v, rated && ok
+		if sped = sped && k.busy > 0; sped {
+			speed += k.tokens / k.busy
+		}
 	}
 	if out.Ranks == 0 {
 		return nil
+	}
+	if sped && speed >= 1 && speed < 1e12 {
+		out.PrefillRate = Known(int64(speed))
 	}
 	if w, ok := out.WaitingUncached.Get(); ok && rated && rate > 0 {
 		if us := 1e6 * float64(w) / rate; us < 1e15 { // 30 years: beyond it the figure says nothing

@@ -6,6 +6,7 @@ import (
 
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 )
 
 // Policy picks one of a group's candidates.
@@ -30,6 +31,9 @@ type Request struct {
 	InputTokens int64
 	// PeakTokens is input plus requested output; unknown where the request sets no bound.
 	PeakTokens load.Count
+	// Prefix remembers what prefix sources said of the request, through all buckets and attempts; nil: there are no token facts,
+	// and every look-up is a miss.
+	Prefix *prefix.Memo
 	// Trace takes down what the policy looked at; nil: nobody wants to know.
 	Trace *Trace
 }
@@ -44,6 +48,8 @@ type Pick struct {
 	Rank int
 	// Reason says why this engine, for metrics and the decision log.
 	Reason Reason
+	// Uncached is how much of the prompt the policy expects the engine to compute, in tokens; unknown where it did not look.
+	Uncached load.Count
 }
 
 // Reason says which rule of a policy decided. The set is small: it labels a metric.
@@ -69,6 +75,9 @@ type Trace struct {
 	Considered []Considered
 	// Omitted counts those that are not kept.
 	Omitted int
+	// Source is the prefix source that the policy asked; empty: none. SourceErr is why it did not answer; nil: it did.
+	Source    string
+	SourceErr error
 }
 
 // Considered is one candidate as a policy saw it.
@@ -80,6 +89,11 @@ type Considered struct {
 	InFlight int64
 	// Score is the figure that was compared, where the policy has a single one.
 	Score load.Count
+	// Matched is how much of the prompt the engine holds on any tier, and Uncached what it would have to compute, in tokens; unknown
+	// where the policy does not ask, or where its source does not know.
+	Matched, Uncached load.Count
+	// Blind tells that the source cannot say what the engine holds.
+	Blind bool
 }
 
 // consider adds a candidate if somebody wants to know and there is room.
