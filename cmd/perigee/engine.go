@@ -41,6 +41,10 @@ type engineCmd struct {
 	PerKVToken      time.Duration `name:"per-kv-token" help:"Time to read a context token in a decode step. 0: 20ns; negative: none."`
 	Seed            uint64        `help:"Seed of the answers."`
 
+	KVEvents     bool   `name:"kv-events" help:"Publish what the prefix cache stores and evicts over ZeroMQ, with replay; as sglang, the load too. /server_info or /kv_event_sources say where."`
+	KVEventsPort int    `name:"kv-events-port" help:"Port of the first engine's events; each engine takes three, for events, replay and load. 0: any free ports."`
+	KVTopic      string `name:"kv-events-topic" help:"Topic of the events."`
+
 	HideCached bool `help:"Leave prompt_tokens_details null, as real engines do unless asked."`
 	DevMode    bool `help:"vLLM: serve /server_info and /reset_prefix_cache, as with VLLM_SERVER_DEV_MODE=1."`
 	Control    bool `help:"Serve the fault interface, /_control, on a second port of each engine."`
@@ -61,6 +65,9 @@ docs/simulated-engine.md says what the engines model and what not.`
 func (c *engineCmd) Run(rc *runContext) error {
 	if c.Count < 1 || c.Port < 0 || c.Port+c.Count-1 > 65535 {
 		return exitError{exitUsage, "engine: --count must be at least 1 and all ports between 0 and 65535"}
+	}
+	if c.KVEventsPort < 0 || c.KVEventsPort+3*c.Count-1 > 65535 {
+		return exitError{exitUsage, "engine: --kv-events-port and three ports for each engine must be between 0 and 65535"}
 	}
 	opt := c.options()
 	if err := opt.Validate(); err != nil {
@@ -110,6 +117,7 @@ func (c *engineCmd) start(opt enginehttp.Options) (servers []*enginehttp.Server,
 			port = c.Port + i
 		}
 		opt.Addr = net.JoinHostPort(c.Host, strconv.Itoa(port))
+		opt.KVEvents = c.kvEvents(i)
 		s, err := enginehttp.Start(opt)
 		if err != nil {
 			return servers, err
@@ -117,6 +125,20 @@ func (c *engineCmd) start(opt enginehttp.Options) (servers []*enginehttp.Server,
 		servers = append(servers, s)
 	}
 	return servers, nil
+}
+
+// kvEvents says where engine i publishes, nil where it does not.
+func (c *engineCmd) kvEvents(i int) *enginehttp.KVEvents {
+	if !c.KVEvents {
+		return nil
+	}
+	at := func(offset int) string {
+		if c.KVEventsPort == 0 {
+			return "tcp://" + net.JoinHostPort(c.Host, "*")
+		}
+		return "tcp://" + net.JoinHostPort(c.Host, strconv.Itoa(c.KVEventsPort+3*i+offset))
+	}
+	return &enginehttp.KVEvents{Endpoint: at(0), ReplayEndpoint: at(1), LoadEndpoint: at(2), Topic: c.KVTopic}
 }
 
 func (c *engineCmd) announce(w io.Writer, servers []*enginehttp.Server) error {

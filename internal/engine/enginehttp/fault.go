@@ -24,6 +24,8 @@ const (
 	FaultRefuse            FaultKind = "refuse"              // close the listener and idle connections
 	FaultRestart           FaultKind = "restart"             // reset every connection, lose the cache, be down for delay_ms
 	FaultLieLoad           FaultKind = "lie_load"            // report the load in Load instead of the true one
+	FaultLoseEvents        FaultKind = "lose_events"         // lose the next count batches of KV events on their way
+	FaultCutEvents         FaultKind = "cut_events"          // break the connections of the KV events' subscribers
 )
 
 // Fault asks for one.
@@ -39,6 +41,8 @@ type Fault struct {
 	DelayMS      int       `json:"delay_ms,omitempty"`
 	ChunkDelayMS int       `json:"chunk_delay_ms,omitempty"`
 	Load         *LoadLies `json:"load,omitempty"`
+	// Forget makes lost batches of KV events unknown to replay too.
+	Forget bool `json:"forget,omitempty"`
 }
 
 // LoadLies replace figures of the load reports and of /metrics. A nil field is reported truly.
@@ -54,7 +58,8 @@ type LoadLies struct {
 
 func (f Fault) validate() error {
 	switch f.Kind {
-	case FaultNone, FaultSlow, FaultHangBeforeHeaders, FaultHangMidStream, FaultResetMidStream, FaultRefuse, FaultRestart:
+	case FaultNone, FaultSlow, FaultHangBeforeHeaders, FaultHangMidStream, FaultResetMidStream, FaultRefuse, FaultRestart,
+		FaultLoseEvents, FaultCutEvents:
 	case FaultStatus:
 		if f.Status != 0 && (f.Status < 400 || f.Status > 599) {
 			return fmt.Errorf("status %d is not between 400 and 599", f.Status)

@@ -48,6 +48,7 @@ func (s *Server) routes() http.Handler {
 			writeJSON(w, map[string]int{"server_load": s.load().Running + s.load().Waiting})
 		})
 		get("/metrics", s.vllmMetrics)
+		get("/kv_event_sources", s.kvEventSources)
 		if s.opt.DevMode {
 			get("/server_info", s.vllmServerInfo)
 			m.HandleFunc("POST /reset_prefix_cache", s.faulty(s.resetPrefixCache))
@@ -150,14 +151,14 @@ func (s *Server) modelInfo(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// sglangServerInfo answers with the part of SGLang's 556 keys that a router can use. There is no kv_events block: the engine
-// does not publish events.
+// sglangServerInfo answers with the part of SGLang's 556 keys that a router can use. The kv_events block is there only if the engine
+// publishes events.
 func (s *Server) sglangServerInfo(w http.ResponseWriter, _ *http.Request) {
 	cfg := s.owner.cfg
 	host, port, _ := net.SplitHostPort(s.addr) // empty for a listener without ports
 	n, _ := strconv.Atoi(port)                 // then 0
 	l := s.load()
-	writeJSON(w, map[string]any{
+	info := map[string]any{
 		"model_path": s.opt.Models[0], "tokenizer_path": s.opt.Models[0], "served_model_name": s.opt.Models[0],
 		"host": host, "port": n, "status": "ready", "version": sglangVersion,
 		"disaggregation_mode": "null", "disaggregation_bootstrap_port": 8998,
@@ -171,7 +172,51 @@ func (s *Server) sglangServerInfo(w http.ResponseWriter, _ *http.Request) {
 			"last_gen_throughput": s.throughput(), "effective_max_running_requests_per_dp": cfg.MaxRunning,
 			"memory_usage": map[string]any{"token_capacity": l.CapacityTokens},
 		}},
-	})
+	}
+	s.addKVEvents(info)
+	writeJSON(w, info)
+}
+
+// addKVEvents adds where the events are, as SGLang says it: once as it was configured, and once as it came out.
+func (s *Server) addKVEvents(info map[string]any) {
+	if s.kv == nil || s.opt.KVEvents.Connect != "" {
+		return
+	}
+	at := s.kv.endpoints()
+	config := map[string]any{"publisher": "zmq", "endpoint": at.events, "topic": s.opt.KVEvents.Topic}
+	block := map[string]any{
+		"publisher": "zmq", "endpoint_host": "*", "endpoint_port_base": port(at.events), "topic": s.opt.KVEvents.Topic,
+		"block_size": s.owner.cfg.BlockSize, "dp_size": 1,
+	}
+	if !s.opt.KVEvents.NoReplay {
+		config["replay_endpoint"] = at.replay
+	}
+	if !s.opt.KVEvents.NoLoad {
+		block["load_endpoint_port_base"], block["load_topic"] = port(at.load), loadTopic
+		info["load_publish_endpoint"] = "auto"
+	}
+	text, _ := json.Marshal(config) // strings only
+	info["kv_events_config"], info["kv_events"] = string(text), block
+}
+
+// kvEventSources serves vLLM's /kv_event_sources: the configuration of each rank's publisher. Without one it is an empty object.
+func (s *Server) kvEventSources(w http.ResponseWriter, _ *http.Request) {
+	sources := map[string]any{}
+	if s.kv != nil {
+		at := s.kv.endpoints()
+		rank := map[string]any{
+			"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": at.events, "replay_endpoint": nil,
+			"buffer_steps": s.opt.KVEvents.BufferSteps, "hwm": highWater, "max_queue_size": highWater, "topic": s.opt.KVEvents.Topic,
+		}
+		if s.opt.KVEvents.Connect != "" {
+			rank["endpoint"] = s.opt.KVEvents.Connect
+		}
+		if !s.opt.KVEvents.NoReplay {
+			rank["replay_endpoint"] = at.replay
+		}
+		sources["0"] = rank
+	}
+	writeJSON(w, sources)
 }
 
 func (s *Server) throughput() (v float64) {

@@ -42,6 +42,9 @@ type Options struct {
 	// EchoRequestID sends x-request-id back, as vLLM does with --enable-request-id-headers.
 	EchoRequestID bool
 
+	// KVEvents publishes what the prefix cache stores and evicts, over ZeroMQ. Nil: nothing is published.
+	KVEvents *KVEvents
+
 	// Control serves the fault interface, /_control, on a listener of its own: it must stay reachable while the engine's is down.
 	Control     bool
 	ControlAddr string // empty: 127.0.0.1:0
@@ -57,6 +60,8 @@ func (o Options) withDefaults() Options {
 	if o.Addr == "" {
 		o.Addr = "127.0.0.1:0"
 	}
+	o.KVEvents = o.KVEvents.withDefaults()
+	o.Engine.KVEvents = o.KVEvents != nil
 	if o.ControlAddr == "" {
 		o.ControlAddr = "127.0.0.1:0"
 	}
@@ -71,6 +76,9 @@ func (o Options) Validate() error {
 	}
 	if slices.Contains(o.Models, "") {
 		errs = append(errs, errors.New("a model id is empty"))
+	}
+	if k := o.KVEvents; k != nil && k.BufferSteps < 0 {
+		errs = append(errs, errors.New("the KV events' buffer steps are negative"))
 	}
 	return errors.Join(errs...)
 }

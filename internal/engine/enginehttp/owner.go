@@ -27,6 +27,10 @@ type owner struct {
 	refs    map[engine.ID]*ref
 	metrics metrics
 	acts    []engine.Action
+	kv      *publisher // nil: nobody is told of the cache
+	changes []*engine.KVEvent
+	told    engine.Load   // the last load that was published
+	toldAt  time.Duration // when
 }
 
 // ref is a sequence that the core works on.
@@ -42,8 +46,8 @@ type ref struct {
 	tokens                          int
 }
 
-func newOwner(cfg engine.Config) (*owner, error) {
-	o := &owner{cfg: cfg, ops: make(chan func()), stop: make(chan struct{}), done: make(chan struct{}), start: time.Now()}
+func newOwner(cfg engine.Config, kv *publisher) (*owner, error) {
+	o := &owner{cfg: cfg, kv: kv, ops: make(chan func()), stop: make(chan struct{}), done: make(chan struct{}), start: time.Now()}
 	if err := o.reset(); err != nil {
 		return nil, err
 	}
@@ -58,6 +62,7 @@ func (o *owner) reset() error {
 		return err
 	}
 	o.core, o.refs, o.metrics = core, make(map[engine.ID]*ref), newMetrics()
+	o.changes, o.told, o.toldAt = nil, engine.Load{}, 0
 	return nil
 }
 
@@ -68,6 +73,12 @@ func (o *owner) run() {
 	defer close(o.done)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	var beat <-chan time.Time
+	if o.kv != nil && o.kv.flavor == SGLang {
+		t := time.NewTicker(loadBeat)
+		defer t.Stop()
+		beat = t.C
+	}
 	for {
 		if at, ok := o.core.Next(); ok {
 			timer.Reset(max(0, at-o.now()))
@@ -79,6 +90,7 @@ func (o *owner) run() {
 			op()
 			o.drain()
 		case <-timer.C:
+		case <-beat:
 		case <-o.stop:
 			o.dropAll()
 			return
@@ -87,6 +99,27 @@ func (o *owner) run() {
 		for i := range o.acts {
 			o.deliver(&o.acts[i])
 		}
+		if o.kv != nil {
+			o.publish()
+		}
+	}
+}
+
+// publish tells what the cache has stored and evicted, a batch for each turn of the loop, and the load where it has changed or nobody
+// was told for a while.
+func (o *owner) publish() {
+	if len(o.changes) > 0 {
+		o.kv.publish(o.changes)
+		clear(o.changes)
+		o.changes = o.changes[:0]
+	}
+	if o.kv.flavor != SGLang {
+		return
+	}
+	l, now := o.core.Load(), o.now()
+	if since := now - o.toldAt; since >= loadBeat || (since >= loadInterval && l != o.told) || o.toldAt == 0 {
+		o.told, o.toldAt = l, now
+		o.kv.publishLoad(l)
 	}
 }
 
@@ -175,6 +208,10 @@ func (o *owner) dropAll() {
 
 // deliver hands one action to the call that waits for it, and counts it.
 func (o *owner) deliver(a *engine.Action) {
+	if a.Kind == engine.KV {
+		o.changes = append(o.changes, a.Event)
+		return
+	}
 	r, ok := o.refs[a.ID]
 	if !ok {
 		return // aborted while the action was on its way

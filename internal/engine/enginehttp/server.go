@@ -20,6 +20,7 @@ type Server struct {
 	opt     Options // with its defaults; immutable after Start
 	addr    string  // of the engine's listener; the same after each restart
 	owner   *owner
+	kv      *publisher // nil without Options.KVEvents
 	http    *http.Server
 	control *http.Server // nil without Options.Control
 	ctlAddr string
@@ -50,11 +51,26 @@ func Start(opt Options) (*Server, error) {
 		return nil, err
 	}
 	opt = opt.withDefaults()
-	own, err := newOwner(opt.Engine)
+	var kv *publisher
+	if opt.KVEvents != nil {
+		var err error
+		if kv, err = newPublisher(opt.KVEvents, opt.Flavor); err != nil {
+			return nil, err
+		}
+	}
+	s, err := startWith(opt, kv)
+	if err != nil && kv != nil {
+		kv.down(true)
+	}
+	return s, err
+}
+
+func startWith(opt Options, kv *publisher) (*Server, error) {
+	own, err := newOwner(opt.Engine, kv)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{opt: opt, owner: own, started: time.Now()}
+	s := &Server{opt: opt, owner: own, kv: kv, started: time.Now()}
 	s.count.Store(new(counts))
 	s.quit, s.stop = context.WithCancel(context.Background())
 	s.mu.conns = make(map[net.Conn]http.ConnState)
@@ -136,6 +152,9 @@ func (s *Server) Close() {
 			_ = s.control.Close()
 		}
 		close(s.owner.stop)
+		if s.kv != nil {
+			s.kv.down(true)
+		}
 	}
 	s.wg.Wait()
 }
@@ -184,6 +203,8 @@ func (s *Server) SetFault(f Fault) error {
 		})
 	case FaultRestart:
 		return s.restart(time.Duration(f.DelayMS) * time.Millisecond)
+	case FaultLoseEvents, FaultCutEvents:
+		return s.disturbEvents(f)
 	case FaultNone:
 		s.faults.set(f)
 		return s.bringUp()
@@ -219,12 +240,30 @@ func (s *Server) bringUp() error {
 	if up {
 		return nil
 	}
+	if s.kv != nil {
+		if err := s.kv.up(); err != nil {
+			return err
+		}
+	}
 	ln, err := s.listen(s.addr)
 	if err != nil {
 		return fmt.Errorf("engine: open the listener again: %w", err)
 	}
 	s.serve(ln)
 	return nil
+}
+
+// disturbEvents loses batches of KV events, or breaks the subscribers' connections.
+func (s *Server) disturbEvents(f Fault) error {
+	if s.kv == nil {
+		return errNoEvents
+	}
+	if f.Kind == FaultLoseEvents {
+		s.kv.loseNext(max(f.Count, 1), f.Forget)
+		return nil
+	}
+	s.kv.down(false)
+	return s.kv.up()
 }
 
 // restart drops everything, as a process that dies does, and comes back after d with nothing cached.
@@ -242,6 +281,9 @@ func (s *Server) restart(d time.Duration) error {
 		return err
 	}
 	s.count.Store(new(counts))
+	if s.kv != nil {
+		s.kv.down(true)
+	}
 	if d == 0 {
 		return s.bringUp()
 	}
