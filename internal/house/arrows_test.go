@@ -28,8 +28,9 @@ var arrows = map[string][]string{
 	"internal/gateway/prefix/events/wire": {"internal/gateway/prefix", "internal/gateway/load"}, // bytes to the words of prefix, and to load reports
 
 	// The pure core of the Cache Manager.
-	"internal/cache/state": {}, // what a page is, and which pages make a prefix
-	"internal/cache/core":  {"internal/chain"},
+	"internal/cache/state":        {}, // what a page is, and which pages make a prefix
+	"internal/cache/storage/dram": {"internal/chain"},
+	"internal/cache/core":         {"internal/cache/storage/dram", "internal/chain"},
 
 	// The shell of the gateway. What reads engines fills the core's types; only api joins the two.
 	"internal/gateway/api/body/lex":     {}, // JSON tokens: requests and answers are scanned by the same rules

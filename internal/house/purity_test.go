@@ -15,6 +15,7 @@ import (
 var pure = []string{
 	"internal/chain",
 	"internal/cache/core",
+	"internal/cache/storage/dram",
 	"internal/cache/state",
 	"internal/gateway/fleet",
 	"internal/gateway/load",

@@ -53,7 +53,8 @@ type Published struct {
 	Sealed, Dropped uint32
 }
 
-// Busy answers a query that was not admitted. Nothing is kept of it: it may be asked again, with the same ticket.
+// Busy answers a query that was not admitted. Nothing is kept of it: it may be asked again, as a new operation if one with a higher number
+// was asked meanwhile.
 type Busy struct {
 	Session SessionID
 	Ticket  Ticket

@@ -1,0 +1,200 @@
+package core
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/perigee-llm/perigee/internal/cache/storage/dram"
+)
+
+// item is one block of a demand: in memory (page), or only below it (below).
+type item struct {
+	key   dram.Key
+	page  dram.Page
+	below bool
+}
+
+func (i item) there() bool { return i.page != dram.None || i.below }
+
+// find says where a block is, for a query: visible, on its way up from below, or below.
+func (c *Core) find(s *session, group uint32, h Hash) item {
+	it := item{key: dram.Key{Space: s.space, Group: group, Hash: h}, page: dram.None}
+	p, ok := c.books.Find(it.key)
+	if ok && (c.books.State(p) == dram.Visible || c.reads[p] != nil) {
+		it.page = p
+		return it
+	}
+	if b, known := c.backed[it.key]; known && !ok {
+		it.below = len(b.checksums) == len(s.layout[group].PartBytes)
+	}
+	return it
+}
+
+// look works out what q would take, into c.items and q.ends, and how many bytes that is.
+func (c *Core) look(q *query) (bytes int64, why Why) {
+	c.items, q.ends = c.items[:0], q.ends[:0]
+	for _, w := range q.want {
+		for _, h := range w.Hashes {
+			it := c.find(q.sess, w.Group, h)
+			if !it.there() {
+				if q.mode == Exact {
+					return 0, Missing
+				}
+				break
+			}
+			if it.below {
+				g := q.sess.layout[w.Group]
+				_, size, _ := c.books.Arena(q.sess.arenas[g.Arena].at)
+				bytes += int64(len(g.PartBytes)) * int64(size)
+			} else {
+				bytes += c.books.Bytes(it.page)
+			}
+			c.items = append(c.items, it)
+		}
+		q.ends = append(q.ends, len(c.items))
+	}
+	if len(c.items) == 0 {
+		return 0, Missing
+	}
+	return bytes, Found
+}
+
+// take holds what look has found, and begins to read what is not in memory.
+func (c *Core) take(q *query, n int64) {
+	q.want = nil // Step does not keep the event's slices
+	q.bytes = n
+	c.charge(q.acct, n)
+	q.pages = make([]dram.Page, len(c.items))
+	// First all that is there, so that no room is made at its expense.
+	for i, it := range c.items {
+		q.pages[i] = it.page
+		if it.page == dram.None {
+			continue
+		}
+		c.books.Hold(it.page)
+		if r := c.reads[it.page]; r != nil {
+			c.join(r, q, i)
+		} else if q.mode != Warm { // speculation only peeks
+			c.books.Touch(it.page, c.now)
+		}
+	}
+	for i, it := range c.items {
+		if it.page == dram.None && !c.bring(q, i, it.key) {
+			c.cut(q, i)
+			break
+		}
+	}
+	c.settleQuery(q)
+}
+
+// settleQuery ends a query whose blocks are all in memory.
+func (c *Core) settleQuery(q *query) {
+	if q.pending > 0 || q.sess.queries[q.ticket.Op] != q || q.lease != (LeaseID{}) {
+		return
+	}
+	if q.mode != Warm {
+		c.lend(q)
+		c.do(c.readyOf(q))
+		return
+	}
+	r := Ready{Session: q.sess.id, Ticket: q.ticket, Why: Found, Hits: []uint32{uint32(len(q.pages))}}
+	c.letGo(q, 0)
+	c.leave(q)
+	c.do(r)
+}
+
+// cut takes block i and all behind it from a query, which gets what is left; an Exact one gets nothing.
+func (c *Core) cut(q *query, i int) {
+	if q.mode == Exact {
+		i = 0
+	}
+	c.letGo(q, i)
+	if i == 0 {
+		c.nothing(q, Unreadable)
+		return
+	}
+	q.ends[0] = i
+}
+
+// letGo gives back the blocks of a query from place i on, with the bytes that it was charged for them. A read that nobody waits for any
+// more goes on, and the bytes stay charged until it ends: or a client could begin any number of reads by asking and cancelling.
+func (c *Core) letGo(q *query, i int) {
+	for j := len(q.pages) - 1; j >= i; j-- { // the tail first, as it goes first
+		p := q.pages[j]
+		if p == dram.None {
+			continue
+		}
+		n := c.books.Bytes(p)
+		if r := c.reads[p]; r != nil && c.unjoin(r, q, j) {
+			q.pending--
+			if len(r.waiters) == 0 {
+				r.acct, r.bytes = q.acct, n
+				q.bytes -= n
+			}
+		}
+		c.unhold(p)
+	}
+	q.pages = q.pages[:i]
+	left := int64(0)
+	for _, p := range q.pages {
+		if p != dram.None {
+			left += c.books.Bytes(p)
+		}
+	}
+	c.charge(q.acct, left-q.bytes)
+	q.bytes = left
+}
+
+func (c *Core) unhold(p dram.Page) {
+	if c.books.Unhold(p) {
+		c.free(p)
+	}
+}
+
+// mustQueue says that somebody who is at least as urgent waits already, for the total or of the same session: nobody overtakes him, or
+// a large query would starve behind small ones.
+func (c *Core) mustQueue(q *query) bool {
+	for _, w := range c.waiting {
+		if w.priority < q.priority {
+			return false
+		}
+		if w.byTotal || w.sess == q.sess {
+			return true
+		}
+	}
+	return false
+}
+
+// enqueue puts q where it belongs among those that wait: more urgent first, then older.
+func (c *Core) enqueue(q *query) {
+	i, _ := slices.BinarySearchFunc(c.waiting, q, func(a, b *query) int {
+		return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.seq, b.seq))
+	})
+	c.waiting = slices.Insert(c.waiting, i, q)
+}
+
+// admitWaiting admits those that wait and now fit. One that does not fit into the total keeps back all behind it; one that its own
+// instance or tenant keeps back is passed over.
+func (c *Core) admitWaiting() {
+	for i := 0; i < len(c.waiting); {
+		q := c.waiting[i]
+		n, why := c.look(q)
+		total, own := c.full(q.acct, n)
+		switch {
+		case why != Found:
+			c.nothing(q, why)
+		case c.never(q.acct, n):
+			c.nothing(q, TooLarge)
+		case total:
+			q.byTotal = true
+			return
+		case own:
+			q.byTotal = false
+			i++
+		default:
+			c.waiting = slices.Delete(c.waiting, i, i+1)
+			q.waits = false
+			c.take(q, n)
+		}
+	}
+}

@@ -1,0 +1,55 @@
+package core
+
+// usage is bytes that queries hold.
+type usage struct {
+	bytes int64 // all
+	spec  int64 // the speculative ones among them
+}
+
+// account is who is charged.
+type account struct {
+	sess  *session
+	scope int
+	spec  bool
+}
+
+// never says that so many bytes would be refused even if nothing else was held.
+func (c *Core) never(a account, n int64) bool {
+	total, own, scope, spec, ownSpec := c.caps(a)
+	return n > total || n > own || n > scope || a.spec && (n > spec || n > ownSpec)
+}
+
+// full tells what has no room for so many bytes now: everything, or only this owner.
+func (c *Core) full(a account, n int64) (total, own bool) {
+	capTotal, capOwn, capScope, capSpec, capOwnSpec := c.caps(a)
+	total = c.used.bytes+n > capTotal || a.spec && c.used.spec+n > capSpec
+	own = a.sess.used.bytes+n > capOwn || c.scopeList[a.scope].used+n > capScope || a.spec && a.sess.used.spec+n > capOwnSpec
+	return total, own
+}
+
+// unbounded is a budget that is not set.
+const unbounded = 1<<63 - 1
+
+func (c *Core) caps(a account) (total, own, scope, spec, ownSpec int64) {
+	or := func(n, def int64) int64 {
+		if n > 0 {
+			return n
+		}
+		return def
+	}
+	total = or(c.cfg.Budgets.Total, c.pool/4*3)
+	own = min(total, or(a.sess.budget, or(c.cfg.Budgets.Instance, total)))
+	scope = or(c.scopeList[a.scope].budget.Query, unbounded)
+	return total, own, scope, or(c.cfg.Budgets.Speculative, total/4), own / 4
+}
+
+func (c *Core) charge(a account, n int64) {
+	c.used.bytes += n
+	a.sess.used.bytes += n
+	c.scopeList[a.scope].used += n
+	if a.spec {
+		c.used.spec += n
+		a.sess.used.spec += n
+	}
+	c.freed = c.freed || n < 0
+}

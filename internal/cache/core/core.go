@@ -1,0 +1,197 @@
+package core
+
+import (
+	"github.com/perigee-llm/perigee/internal/cache/storage/dram"
+	"github.com/perigee-llm/perigee/internal/chain"
+)
+
+// Core is the Cache Manager's decisions. New makes one. It is not safe for concurrent use: its owner serialises the events.
+type Core struct {
+	cfg   Config
+	lim   Limits
+	books *dram.Store
+
+	spaces    map[Namespace]uint32
+	spaceList []space // by number
+	scopes    map[Scope]int
+	scopeList []scope // by the books' number
+	arenas    map[uint32]*arena
+	arenaList []*arena // by the books' number
+
+	sessions  map[SessionID]*session // alive, or lost and not yet fenced
+	instances map[string]*session    // alive
+
+	fills  map[dram.Page]*fill // blocks that are being published
+	grants []grant             // slab; slots refer to it
+	spareG []uint32
+
+	open    []*query // admitted and not ended, oldest first
+	waiting []*query // those among them that wait for bytes, in the order of admission
+	seq     uint64
+
+	leases []lease // slab
+	spareL []uint32
+
+	reads    map[dram.Page]*read
+	readByID map[ReadID]*read
+	lastRead ReadID
+	backed   map[dram.Key]backing
+
+	used  usage // by all
+	pool  int64 // bytes of all arenas
+	freed bool  // bytes came back in this step: somebody waiting may go on
+
+	now   Time
+	out   []Action
+	stats Stats
+	items []item // scratch of query.look
+}
+
+// space is a namespace that was named.
+type space struct {
+	name   Namespace
+	layout []Group // of the first session that registered it; nil: none did
+}
+
+// scope is a tenant that was named.
+type scope struct {
+	id     Scope
+	budget ScopeBudget
+	used   int64 // by its queries
+}
+
+// arena is a piece of the pool.
+type arena struct {
+	id      uint32
+	at      int // the books' number
+	writer  *session
+	space   uint32
+	retired bool // another shape has taken its place
+}
+
+// backing is a block below memory.
+type backing struct {
+	chain     chain.Key
+	parent    Hash
+	scope     Scope
+	extent    Extent
+	checksums []uint64
+}
+
+// New returns a Core with an empty pool. A nil policy is DefaultPolicy's. It panics if the epoch is 0.
+func New(cfg Config, p dram.Policy) *Core {
+	if cfg.Epoch == 0 {
+		panic("core: an epoch of 0 would be every client's zero value")
+	}
+	if p == nil {
+		p = dram.DefaultPolicy()
+	}
+	return &Core{
+		cfg: cfg, lim: cfg.Limits.withDefaults(), books: dram.New(p),
+		spaces: map[Namespace]uint32{}, scopes: map[Scope]int{}, arenas: map[uint32]*arena{},
+		sessions: map[SessionID]*session{}, instances: map[string]*session{},
+		fills: map[dram.Page]*fill{}, reads: map[dram.Page]*read{}, readByID: map[ReadID]*read{}, backed: map[dram.Key]backing{},
+	}
+}
+
+// Step applies ev at time now, which must not go backwards, and appends to dst what the shell must do, in that order.
+func (c *Core) Step(now Time, ev Event, dst []Action) []Action {
+	c.now, c.out = max(now, c.now), dst
+	switch e := ev.(type) {
+	case *Register:
+		c.register(e)
+	case *Lost:
+		c.lost(e.Session)
+	case *Fenced:
+		c.fenced(e.Session)
+	case *Backed:
+		c.setBacked(e)
+	case *Unbacked:
+		c.unbacked(e)
+	case *ReadDone:
+		c.readDone(e)
+	case *Tick:
+		c.tick()
+	case *Flush:
+		c.flush(e.Namespace)
+	case *Evict:
+		c.evict(e)
+	default:
+		c.client(ev)
+	}
+	for c.freed {
+		c.freed = false
+		c.admitWaiting()
+	}
+	dst, c.out = c.out, nil
+	return dst
+}
+
+// client applies what a session says.
+func (c *Core) client(ev Event) {
+	switch e := ev.(type) {
+	case *Publish:
+		c.publish(e)
+	case *Sealed:
+		c.sealed(e)
+	case *Abandoned:
+		c.abandoned(e)
+	case *Query:
+		c.query(e)
+	case *Poll:
+		c.poll(e)
+	case *Cancel:
+		c.cancel(e)
+	case *Start:
+		c.start(e)
+	case *Copied:
+		c.copied(e)
+	case *Release:
+		c.release(e)
+	default:
+		panic("core: an event of no known type")
+	}
+}
+
+func (c *Core) do(a Action) { c.out = append(c.out, a) }
+
+func (c *Core) refuse(s SessionID, k EventKind, ref uint64, class Class) {
+	c.stats.Refused[class]++
+	c.do(Refused{Session: s, Event: k, Ref: ref, Class: class})
+}
+
+// spaceOf returns the number of a namespace, and makes one for a new name while there is room for it.
+func (c *Core) spaceOf(n Namespace) (uint32, bool) {
+	if i, ok := c.spaces[n]; ok {
+		return i, true
+	}
+	if len(c.spaceList) >= maxNames {
+		return 0, false
+	}
+	i := uint32(len(c.spaceList))
+	c.spaces[n] = i
+	c.spaceList = append(c.spaceList, space{name: n})
+	return i, true
+}
+
+// scopeOf returns the number of a tenant, and makes one for a new id while there is room for it.
+func (c *Core) scopeOf(id Scope) (int, bool) {
+	if i, ok := c.scopes[id]; ok {
+		return i, true
+	}
+	if len(c.scopeList) >= maxNames {
+		return 0, false
+	}
+	b, ok := c.cfg.Scopes[id]
+	if !ok {
+		b = c.cfg.DefaultScope
+	}
+	i := c.books.AddScope(b.Share)
+	c.scopes[id] = i
+	c.scopeList = append(c.scopeList, scope{id: id, budget: b})
+	return i, true
+}
+
+// maxNames bounds the namespaces and the tenants that one daemon ever hears of: they are kept until it ends. A host has a few of the
+// first and at most some hundreds of the second; a client that makes them up is stopped here.
+const maxNames = 1024

@@ -1,0 +1,28 @@
+package core
+
+import (
+	"encoding/binary"
+
+	"github.com/zeebo/xxh3"
+)
+
+// digestOf tells a repeated query from a changed one. A client that makes two of its own collide gets the first one's answer, which it
+// had coming; nobody else's is in reach.
+func digestOf(e *Query) [16]byte {
+	var h xxh3.Hasher
+	var head [24]byte
+	head[0] = byte(e.Mode)
+	binary.LittleEndian.PutUint32(head[4:], uint32(e.Scope))
+	binary.LittleEndian.PutUint32(head[8:], e.Consumers)
+	binary.LittleEndian.PutUint32(head[12:], uint32(len(e.Demand)))
+	h.Write(head[:])
+	for _, w := range e.Demand {
+		binary.LittleEndian.PutUint32(head[0:], w.Group)
+		binary.LittleEndian.PutUint64(head[8:], uint64(len(w.Hashes)))
+		h.Write(head[:])
+		for i := range w.Hashes {
+			h.Write(w.Hashes[i][:])
+		}
+	}
+	return h.Sum128().Bytes()
+}

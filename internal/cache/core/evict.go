@@ -1,0 +1,101 @@
+package core
+
+import "github.com/perigee-llm/perigee/internal/cache/storage/dram"
+
+// room makes room for a block, at the expense of others if need be, and returns false if there is none to be made: then the newcomer is
+// dropped, never somebody who is held. A tenant at its bound makes room among its own; otherwise the books say who goes.
+func (c *Core) room(n dram.Newcomer) bool {
+	// What the newcomer continues must not go to make room for it.
+	if q, ok := c.books.Find(dram.Key{Space: n.Key.Space, Group: n.Key.Group, Hash: n.Parent}); ok {
+		c.books.Hold(q)
+		defer c.unhold(q)
+	}
+	slots, size, _ := c.books.Arena(n.Arena)
+	need := int64(n.Parts) * int64(size)
+	limit := c.scopeList[n.Scope].budget.Resident
+	if n.Parts > slots || limit > 0 && need > limit {
+		return false
+	}
+	for limit > 0 && c.books.ScopeResident(n.Scope)+need > limit {
+		p, ok := c.ownVictim(n)
+		if !ok {
+			return false
+		}
+		c.drop(p, Evicted)
+	}
+	for {
+		if _, _, free := c.books.Arena(n.Arena); free >= n.Parts {
+			return true
+		}
+		p, ok := c.books.Victim(n.Arena, n.Scope)
+		if !ok {
+			return false
+		}
+		c.drop(p, Evicted)
+	}
+}
+
+// ownVictim is the tenant's next block to go, in the newcomer's arena or else in any.
+func (c *Core) ownVictim(n dram.Newcomer) (dram.Page, bool) {
+	if p, ok := c.books.VictimOf(n.Arena, n.Scope); ok {
+		return p, true
+	}
+	for _, a := range c.arenaList {
+		if p, ok := c.books.VictimOf(a.at, n.Scope); ok {
+			return p, true
+		}
+	}
+	return dram.None, false
+}
+
+// drop withdraws a visible block. Its slots are free when nobody holds it any more.
+func (c *Core) drop(p dram.Page, why Reason) {
+	k := c.books.Key(p)
+	c.stats.Removed[why]++
+	c.do(Removed{Namespace: c.spaceList[k.Space].name, Group: k.Group, Hash: k.Hash, Chain: c.books.Chain(p), Reason: why})
+	c.books.Doom(p)
+	c.free(p)
+}
+
+func (c *Core) evict(e *Evict) {
+	a := c.arenas[e.Arena]
+	if a == nil {
+		c.refuse(SessionID{}, KindEvict, uint64(e.Arena), Invalid)
+		return
+	}
+	for range e.Blocks {
+		p, ok := c.books.Victim(a.at, -1)
+		if !ok {
+			return
+		}
+		c.drop(p, Evicted)
+	}
+}
+
+// flush drops the blocks of a namespace, those below memory included, and those on their way: what is being written now was computed
+// before the flush was asked for.
+func (c *Core) flush(n Namespace) {
+	sp, known := c.spaces[n]
+	all := n == Namespace{}
+	if !all && !known {
+		return
+	}
+	for p := range c.books.Pages() {
+		if k := c.books.Key(p); !all && k.Space != sp {
+			continue
+		}
+		switch r := c.reads[p]; {
+		case r != nil:
+			c.dropRead(r)
+		case c.books.State(p) == dram.Visible:
+			c.drop(p, Flushed)
+		default:
+			c.giveUp(p)
+		}
+	}
+	for k := range c.backed {
+		if all || k.Space == sp {
+			delete(c.backed, k)
+		}
+	}
+}

@@ -1,0 +1,183 @@
+package core
+
+import "github.com/perigee-llm/perigee/internal/cache/storage/dram"
+
+// lease keeps the blocks of one answer where they are, for a number of consumers that each copy their part once.
+//
+//	lent ──Start (by each consumer)──▶ being read ──Copied (by each)──▶ (gone)
+//	 └──Release, Cancel, LeaseTTL: closed, no further Start──▶ (gone) when nobody is reading
+type lease struct {
+	sess          *session // nil: the place is free
+	query         *query   // nil once the query was replaced
+	gen           uint32
+	acct          account
+	bytes         int64
+	pages         []dram.Page
+	consumers     uint32
+	started, done uint64 // bit per consumer
+	failed        bool
+	closed        bool // nobody may start any more
+	deadline      Time // for the first Start; then for the last Copied
+}
+
+// lend makes a lease of what the query holds.
+func (c *Core) lend(q *query) {
+	var at uint32
+	if n := len(c.spareL); n > 0 {
+		at, c.spareL = c.spareL[n-1], c.spareL[:n-1]
+	} else {
+		at = uint32(len(c.leases))
+		c.leases = append(c.leases, lease{})
+	}
+	l := &c.leases[at]
+	*l = lease{
+		sess: q.sess, query: q, gen: l.gen + 1, acct: q.acct, bytes: q.bytes, pages: q.pages, consumers: q.consume,
+		deadline: c.now + c.lim.LeaseTTL,
+	}
+	q.lease, q.bytes = LeaseID{at, l.gen}, 0
+}
+
+// leaseOf returns the lease that a session speaks of, or refuses the event.
+func (c *Core) leaseOf(id SessionID, ref LeaseID, k EventKind) *lease {
+	s := c.sessionOf(id, k, uint64(ref.Index))
+	if s == nil {
+		return nil
+	}
+	if uint64(ref.Index) < uint64(len(c.leases)) {
+		if l := &c.leases[ref.Index]; l.sess == s && l.gen == ref.Gen {
+			return l
+		}
+	}
+	c.refuse(id, k, uint64(ref.Index), StaleLease)
+	return nil
+}
+
+func (c *Core) start(e *Start) {
+	l := c.leaseOf(e.Session, e.Lease, KindStart)
+	if l == nil {
+		return
+	}
+	refuse := func(class Class) { c.refuse(e.Session, KindStart, uint64(e.Lease.Index), class) }
+	switch {
+	case e.Consumer >= l.consumers:
+		refuse(Invalid)
+		return
+	case l.started>>e.Consumer&1 == 1:
+		refuse(Repeated)
+		return
+	case !l.closed && c.spoiled(l):
+		l.closed, l.failed = true, true
+		fallthrough
+	case l.closed:
+		refuse(StaleLease)
+		c.settleLease(e.Lease.Index)
+		return
+	}
+	l.started |= 1 << e.Consumer
+	l.deadline = c.now + c.lim.Patience
+	c.do(Plan{e.Session, e.Lease, e.Consumer, c.planOf(l, e.Consumer)})
+}
+
+// spoiled says that a block of the lease was flushed or found to be corrupt since.
+func (c *Core) spoiled(l *lease) bool {
+	for _, p := range l.pages {
+		if c.books.State(p) == dram.Doomed {
+			return true
+		}
+	}
+	return false
+}
+
+// planOf is what a consumer copies: its part of each block, or all parts if it is the only one.
+func (c *Core) planOf(l *lease, consumer uint32) []PlanSlot {
+	plan := make([]PlanSlot, 0, len(l.pages))
+	for _, p := range l.pages {
+		if l.consumers == 1 {
+			plan = c.slotsOf(plan, p)
+		} else {
+			plan = append(plan, c.slotOf(p, int(consumer)))
+		}
+	}
+	return plan
+}
+
+func (c *Core) copied(e *Copied) {
+	l := c.leaseOf(e.Session, e.Lease, KindCopied)
+	if l == nil {
+		return
+	}
+	bit := uint64(1) << e.Consumer
+	if e.Consumer >= l.consumers || l.started&bit == 0 || e.Outcome > Mismatch {
+		c.refuse(e.Session, KindCopied, uint64(e.Lease.Index), Invalid)
+		return
+	}
+	if l.done&bit != 0 {
+		c.refuse(e.Session, KindCopied, uint64(e.Lease.Index), Repeated)
+		return
+	}
+	l.done |= bit
+	if e.Outcome != Done {
+		l.failed, l.closed = true, true // the others' copies are worth nothing now
+	}
+	if e.Outcome == Mismatch {
+		c.corrupt(l, e.Bad)
+	}
+	c.settleLease(e.Lease.Index)
+}
+
+// corrupt drops the block in place bad of a consumer's plan.
+func (c *Core) corrupt(l *lease, bad uint32) {
+	at := int64(bad)
+	for _, p := range l.pages {
+		n := int64(1)
+		if l.consumers == 1 {
+			n = int64(c.books.Parts(p))
+		}
+		if at -= n; at < 0 {
+			if c.books.State(p) == dram.Visible {
+				c.stats.Corrupt++
+				c.drop(p, Corrupted)
+			}
+			return
+		}
+	}
+}
+
+func (c *Core) release(e *Release) {
+	l := c.leaseOf(e.Session, e.Lease, KindRelease)
+	if l == nil {
+		return
+	}
+	l.closed = true
+	c.settleLease(e.Lease.Index)
+}
+
+// settleLease ends a lease that nobody reads and that nobody will read any more.
+func (c *Core) settleLease(at uint32) {
+	l := &c.leases[at]
+	all := uint64(1)<<l.consumers - 1
+	if l.sess == nil || l.started&^l.done != 0 || !l.closed && l.done != all {
+		return
+	}
+	for i := len(l.pages) - 1; i >= 0; i-- {
+		c.unhold(l.pages[i])
+	}
+	c.charge(l.acct, -l.bytes)
+	if l.query != nil {
+		c.leave(l.query)
+	}
+	if l.started != 0 && l.sess.live {
+		ok := l.done == all && !l.failed
+		c.stats.Restores[okIndex(ok)]++
+		c.do(Restored{l.sess.id, LeaseID{at, l.gen}, ok})
+	}
+	*l = lease{gen: l.gen}
+	c.spareL = append(c.spareL, at)
+}
+
+func okIndex(ok bool) int {
+	if ok {
+		return 1
+	}
+	return 0
+}

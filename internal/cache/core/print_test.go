@@ -1,0 +1,104 @@
+package core
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/perigee-llm/perigee/internal/chain"
+)
+
+// hashOf turns a word into a hash, and nameOf back: scripts speak of blocks a, b, c.
+func hashOf(name string) (h Hash) {
+	copy(h[:], name)
+	return h
+}
+
+func nameOf(h Hash) string { return strings.TrimRight(string(h[:]), "\x00") }
+
+func spaceName(n Namespace) string { return strings.TrimRight(string(n[:]), "\x00") }
+
+func chainOf(name string) chain.Key {
+	return chain.Key{}.Next([]uint32{uint32(len(name))}, []byte(name))
+}
+
+var (
+	classNames = []string{"none", "stale session", "stale slot", "stale lease", "stale ticket", "retired", "stale read", "repeated", "invalid",
+		"instance busy", "arena busy", "too many", "overdue"}
+	kindNames = []string{"register", "lost", "fenced", "publish", "sealed", "abandoned", "query", "poll", "cancel", "start", "copied", "release",
+		"backed", "unbacked", "read-done", "tick", "flush", "evict"}
+	whyNames         = []string{"found", "missing", "too large", "timed out", "unreadable"}
+	reasonNames      = []string{"evicted", "flushed", "corrupted"}
+	dispositionNames = []string{"write", "present", "taken", "no room"}
+)
+
+func (s SlotRef) String() string { return fmt.Sprintf("%d.%d.%d", s.Arena, s.Index, s.Gen) }
+func (l LeaseID) String() string { return fmt.Sprintf("%d.%d", l.Index, l.Gen) }
+func (t Ticket) String() string  { return fmt.Sprintf("%d.%d", t.Op, t.Revision) }
+func (s SessionID) String() string {
+	if s.Epoch == scriptEpoch {
+		return fmt.Sprint(s.Number)
+	}
+	return fmt.Sprintf("%d@%d", s.Number, s.Epoch)
+}
+
+// scriptEpoch is what session numbers in scripts are of, if they do not say.
+const scriptEpoch = 7
+
+func slotNames(slots []PlanSlot) string {
+	var b strings.Builder
+	for _, s := range slots {
+		fmt.Fprintf(&b, " %v/%d", s.Slot, s.Bytes)
+		if s.Checksum != 0 {
+			fmt.Fprintf(&b, "#%d", s.Checksum)
+		}
+	}
+	return b.String()
+}
+
+// text is an action in one line.
+func text(a Action) string {
+	switch a := a.(type) {
+	case Registered:
+		return fmt.Sprintf("%v: registered", a.Session)
+	case Refused:
+		return fmt.Sprintf("%v: refused %s %d: %s", a.Session, kindNames[a.Event], a.Ref, classNames[a.Class])
+	case Granted:
+		var b strings.Builder
+		for _, g := range a.Blocks {
+			if g.Disposition == Write {
+				fmt.Fprintf(&b, " %v", g.Slot)
+			} else {
+				fmt.Fprintf(&b, " (%s)", dispositionNames[g.Disposition])
+			}
+		}
+		return fmt.Sprintf("%v: granted %d:%s", a.Session, a.Op, b.String())
+	case Published:
+		return fmt.Sprintf("%v: published %d: %d sealed, %d dropped", a.Session, a.Op, a.Sealed, a.Dropped)
+	case Busy:
+		return fmt.Sprintf("%v: %v busy", a.Session, a.Ticket)
+	case Loading:
+		return fmt.Sprintf("%v: %v loading", a.Session, a.Ticket)
+	case Ready:
+		if a.Lease == (LeaseID{}) && a.Hits == nil {
+			return fmt.Sprintf("%v: %v ready with nothing: %s", a.Session, a.Ticket, whyNames[a.Why])
+		}
+		return fmt.Sprintf("%v: %v ready lease %v hits %v arenas %v", a.Session, a.Ticket, a.Lease, a.Hits, a.Arenas)
+	case Candidates:
+		return fmt.Sprintf("%v: %v candidates %v", a.Session, a.Ticket, a.Positions)
+	case Plan:
+		return fmt.Sprintf("%v: plan %v for %d:%s", a.Session, a.Lease, a.Consumer, slotNames(a.Slots))
+	case Restored:
+		return fmt.Sprintf("%v: restored %v: %v", a.Session, a.Lease, a.OK)
+	case Read:
+		return fmt.Sprintf("read %d of %d+%d into%s", a.Read, a.Extent.Offset, a.Extent.Length, slotNames(a.Slots))
+	case Visible:
+		return fmt.Sprintf("visible %s/%d/%s of scope %d after %q identity %q:%s", spaceName(a.Namespace), a.Group, nameOf(a.Hash), a.Scope, nameOf(a.Parent), a.Identity, slotNames(a.Slots))
+	case Removed:
+		return fmt.Sprintf("removed %s/%d/%s: %s", spaceName(a.Namespace), a.Group, nameOf(a.Hash), reasonNames[a.Reason])
+	case Freed:
+		return fmt.Sprintf("freed %v", a.Slot)
+	case CloseSession:
+		return fmt.Sprintf("%v: close: %s", a.Session, classNames[a.Class])
+	}
+	return fmt.Sprintf("%T?", a)
+}

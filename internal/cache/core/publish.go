@@ -1,0 +1,285 @@
+package core
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/perigee-llm/perigee/internal/cache/storage/dram"
+)
+
+// publish is one Publish that has open grants.
+type publish struct {
+	op              uint64
+	open            int
+	sealed, dropped uint32
+}
+
+// fill is a block on its way to being visible.
+type fill struct {
+	sess     *session
+	identity []byte
+	parent   Hash
+	granted  uint64 // bit per part
+	sealed   uint64
+	deadline Time // when it is collected if no part of it has moved
+}
+
+// grant is the right of a session to write one slot.
+//
+//	open ──Sealed, Abandoned──▶ (gone)
+//	  └──collected (too old), Lost──▶ quarantined ──Sealed, Abandoned, Fenced──▶ (gone)
+type grant struct {
+	sess      *session // nil: the place is free
+	pub       *publish
+	page      dram.Page
+	arena     *arena
+	slot, gen uint32
+	part      uint8
+	collected bool
+	deadline  Time
+}
+
+// readWord marks a slot that is granted to a read and to no session.
+const readWord = ^uint64(0)
+
+func (c *Core) publish(e *Publish) {
+	s := c.sessionOf(e.Session, KindPublish, e.Op)
+	if s == nil {
+		return
+	}
+	sc, class := c.mayPublish(s, e)
+	if class != NoClass {
+		c.refuse(s.id, KindPublish, e.Op, class)
+		return
+	}
+	s.lastPublish = e.Op
+	p := &publish{op: e.Op}
+	s.publishes[e.Op] = p
+	answers := make([]GrantedBlock, len(e.Blocks))
+	for i := range e.Blocks {
+		answers[i] = c.publishBlock(s, p, e, i, sc)
+		c.stats.Published[answers[i].Disposition]++
+		if d := answers[i].Disposition; d == Taken || d == NoRoom {
+			p.dropped++
+		}
+	}
+	c.do(Granted{s.id, e.Op, answers})
+	c.settlePublish(s, p)
+}
+
+func (c *Core) mayPublish(s *session, e *Publish) (scope int, class Class) {
+	switch {
+	case e.Op <= s.lastPublish:
+		return 0, Retired
+	case len(s.publishes) >= c.lim.Publishes:
+		return 0, TooMany
+	case len(e.Blocks) == 0 || len(e.Blocks) > c.lim.Blocks:
+		return 0, Invalid
+	}
+	for i := range e.Blocks {
+		b := &e.Blocks[i]
+		if uint64(b.Group) >= uint64(len(s.layout)) || uint64(e.Part) >= uint64(len(s.layout[b.Group].PartBytes)) ||
+			len(b.Identity) > maxIdentity || b.Hash == (Hash{}) {
+			return 0, Invalid
+		}
+	}
+	return c.charged(s, e.Scope)
+}
+
+// maxIdentity is in bytes: the tokens of the largest blocks in use (1,024 of 4 bytes) and as much of extra keys. Records are held
+// until the block is complete, so they are bounded by the slots.
+const maxIdentity = 8192
+
+// charged returns whose budget a message is charged to.
+func (c *Core) charged(s *session, id Scope) (scope int, class Class) {
+	if id == 0 {
+		return s.scope, NoClass
+	}
+	sc, ok := c.scopeOf(id)
+	if !ok {
+		return 0, TooMany
+	}
+	return sc, NoClass
+}
+
+func (c *Core) publishBlock(s *session, pub *publish, e *Publish, i, sc int) GrantedBlock {
+	b := &e.Blocks[i]
+	p, there := c.books.Find(dram.Key{Space: s.space, Group: b.Group, Hash: b.Hash})
+	if there {
+		if c.books.State(p) == dram.Visible {
+			c.books.Touch(p, c.now) // the engine has just had it in use
+			return GrantedBlock{Disposition: Present}
+		}
+		f := c.fills[p]
+		if f == nil || f.sess != s || f.granted>>e.Part&1 == 1 {
+			return GrantedBlock{Disposition: Taken}
+		}
+		return c.grant(s, pub, p, f, e.Part)
+	}
+	g := &s.layout[b.Group]
+	n := dram.Newcomer{
+		Key: dram.Key{Space: s.space, Group: b.Group, Hash: b.Hash}, Parent: b.Parent, Chain: b.Chain,
+		Arena: s.arenas[g.Arena].at, Scope: sc, Parts: len(g.PartBytes),
+	}
+	if !c.room(n) {
+		return GrantedBlock{Disposition: NoRoom}
+	}
+	p = c.books.Begin(n)
+	f := &fill{sess: s, identity: b.Identity, parent: b.Parent}
+	c.fills[p] = f
+	return c.grant(s, pub, p, f, e.Part)
+}
+
+func (c *Core) grant(s *session, pub *publish, p dram.Page, f *fill, part uint32) GrantedBlock {
+	var at uint32
+	if n := len(c.spareG); n > 0 {
+		at, c.spareG = c.spareG[n-1], c.spareG[:n-1]
+	} else {
+		at = uint32(len(c.grants))
+		c.grants = append(c.grants, grant{})
+	}
+	a := c.arenaList[c.books.ArenaOf(p)]
+	slot, gen := c.books.Grant(p, int(part), uint64(at))
+	f.granted |= 1 << part
+	f.deadline = c.now + c.lim.Patience
+	c.grants[at] = grant{sess: s, pub: pub, page: p, arena: a, slot: slot, gen: gen, part: uint8(part), deadline: f.deadline}
+	pub.open++
+	return GrantedBlock{Write, SlotRef{a.id, slot, gen}}
+}
+
+// grantOf returns the open or quarantined grant that a session speaks of, or refuses the event.
+func (c *Core) grantOf(id SessionID, ref SlotRef, k EventKind) (at uint32, ok bool) {
+	s := c.sessionOf(id, k, uint64(ref.Index))
+	if s == nil {
+		return 0, false
+	}
+	if a := c.arenas[ref.Arena]; a != nil {
+		t, there := c.books.SlotAt(a.at, ref.Index)
+		if there && t.State == dram.SlotGranted && t.Gen == ref.Gen && t.Word < uint64(len(c.grants)) && c.grants[t.Word].sess == s {
+			return uint32(t.Word), true
+		}
+	}
+	c.refuse(id, k, uint64(ref.Index), StaleSlot)
+	return 0, false
+}
+
+func (c *Core) sealed(e *Sealed) {
+	at, ok := c.grantOf(e.Session, e.Slot, KindSealed)
+	if !ok {
+		return
+	}
+	g := c.grants[at]
+	f := c.fills[g.page]
+	if f == nil { // the block was given up meanwhile; but now we know that the slot is not written any more
+		c.refuse(e.Session, KindSealed, uint64(e.Slot.Index), StaleSlot)
+		c.endGrant(at)
+		return
+	}
+	c.books.Seal(g.arena.at, g.slot, e.Checksum)
+	f.sealed |= 1 << g.part
+	f.deadline = c.now + c.lim.Patience
+	g.pub.sealed++
+	c.freeGrant(at)
+	if f.sealed == 1<<c.books.Parts(g.page)-1 {
+		delete(c.fills, g.page)
+		c.show(g.page, dram.Retained, f.parent, f.identity)
+	}
+	c.settlePublish(g.sess, g.pub)
+}
+
+// show makes a block visible and says so.
+func (c *Core) show(p dram.Page, r dram.Residency, parent Hash, identity []byte) {
+	c.books.Show(p, r, c.now)
+	k := c.books.Key(p)
+	c.do(Visible{
+		Namespace: c.spaceList[k.Space].name, Group: k.Group, Hash: k.Hash, Parent: parent, Chain: c.books.Chain(p),
+		Scope: c.scopeList[c.books.ScopeOf(p)].id, Identity: identity, Slots: c.slotsOf(nil, p),
+	})
+}
+
+// slotsOf appends the block's slots, part by part.
+func (c *Core) slotsOf(dst []PlanSlot, p dram.Page) []PlanSlot {
+	for part := range c.books.Parts(p) {
+		dst = append(dst, c.slotOf(p, part))
+	}
+	return dst
+}
+
+func (c *Core) slotOf(p dram.Page, part int) PlanSlot {
+	a := c.arenaList[c.books.ArenaOf(p)]
+	i := c.books.SlotOf(p, part)
+	t, _ := c.books.SlotAt(a.at, i)
+	k := c.books.Key(p)
+	s := PlanSlot{Slot: SlotRef{a.id, i, t.Gen}, Bytes: c.spaceList[k.Space].layout[k.Group].PartBytes[part]}
+	if t.State == dram.SlotSealed {
+		s.Checksum = t.Word
+	}
+	return s
+}
+
+func (c *Core) abandoned(e *Abandoned) {
+	at, ok := c.grantOf(e.Session, e.Slot, KindAbandoned)
+	if !ok {
+		return
+	}
+	c.giveUp(c.grants[at].page)
+	c.endGrant(at)
+}
+
+// giveUp takes a block that is being published out of sight. Slots of it that are granted stay so until their owner's word.
+func (c *Core) giveUp(p dram.Page) {
+	if c.fills[p] == nil {
+		return
+	}
+	delete(c.fills, p)
+	c.stats.Collected++
+	c.books.Doom(p)
+	c.free(p)
+}
+
+// free gives back the slots of a doomed block that nobody needs any more.
+func (c *Core) free(p dram.Page) {
+	if c.books.Holds(p) > 0 {
+		return
+	}
+	a := c.arenaList[c.books.ArenaOf(p)].id
+	c.books.Free(p, func(slot, gen uint32) { c.do(Freed{SlotRef{a, slot, gen}}) })
+}
+
+// endGrant ends a grant whose slot came to nothing and is not being written any more.
+func (c *Core) endGrant(at uint32) {
+	g := c.grants[at]
+	c.books.Ungrant(g.arena.at, g.slot)
+	c.free(g.page)
+	g.pub.dropped++
+	c.freeGrant(at)
+	if g.sess.live {
+		c.settlePublish(g.sess, g.pub)
+	}
+}
+
+func (c *Core) freeGrant(at uint32) {
+	c.grants[at].pub.open--
+	c.grants[at] = grant{}
+	c.spareG = append(c.spareG, at)
+}
+
+// settlePublish says so when a publish has no open grant left.
+func (c *Core) settlePublish(s *session, p *publish) {
+	if p.open > 0 || s.publishes[p.op] != p {
+		return
+	}
+	delete(s.publishes, p.op)
+	c.do(Published{s.id, p.op, p.sealed, p.dropped})
+}
+
+// fillsOf returns the blocks that are being published and that want says, in the order of their numbers.
+func (c *Core) fillsOf(want func(*fill) bool) []dram.Page {
+	var out []dram.Page
+	for _, p := range slices.Sorted(maps.Keys(c.fills)) {
+		if want(c.fills[p]) {
+			out = append(out, p)
+		}
+	}
+	return out
+}

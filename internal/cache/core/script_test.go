@@ -1,0 +1,222 @@
+package core
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/perigee-llm/perigee/internal/cache/storage/dram"
+	"github.com/perigee-llm/perigee/internal/script"
+)
+
+// TestScripts runs the core through scripts; coreScript.do lists the commands.
+func TestScripts(t *testing.T) {
+	script.Run(t, "testdata/scripts/*.txt", func(*testing.T) script.Interpreter { return new(coreScript).do })
+}
+
+type coreScript struct {
+	c   *Core
+	now Time
+}
+
+// do runs one command; a session is a number, or number@epoch:
+//
+//	new total=N instance=N spec=N queries=N wait=D ttl=D patience=D resident=SCOPE:N,… share=SCOPE:N,… query=SCOPE:N,…
+//	at D                                   time passes, without a tick
+//	register S inst=NAME ns=NAME scope=N query=N arenas=ID:SLOTS:BYTES,… layout=ARENA:BYTES+BYTES,…
+//	lost S · fenced S
+//	publish S op=N part=N group=N scope=N A B<A C id=TEXT      blocks follow each other unless they name their parent
+//	seal S SLOT sum=N · abandon S SLOT
+//	query S TICKET GROUP:A,B,… mode=prefix|exact|discover|warm scope=N consumers=N prio=N wait=D
+//	poll S TICKET · cancel S TICKET
+//	start S LEASE consumer=N · copied S LEASE consumer=N outcome=done|failed|mismatch bad=N · release S LEASE
+//	backed NS A B<A group=N parts=N at=OFFSET · unbacked NS A group=N at=OFFSET · read-done N outcome=…
+//	tick · flush [ns=NAME] · evict ARENA N · usage · stats
+func (s *coreScript) do(c *script.Command) bool {
+	switch c.Name {
+	case "new":
+		s.create(c)
+		return true
+	case "at":
+		s.now = c.ParseDuration(c.Word())
+		return true
+	case "usage":
+		u := s.c.Usage()
+		c.Print(fmt.Sprintf("pool %d free %d blocks %d reserved %d leased %d orphaned %d pinned %d granted %d quarantined %d",
+			u.Pool, u.Free, u.Blocks, u.Reserved, u.Leased, u.Orphaned, u.Pinned, u.Granted, u.Quarantined))
+		return true
+	}
+	ev := s.event(c)
+	if ev == nil {
+		return false
+	}
+	for _, a := range s.c.Step(s.now, ev, nil) {
+		c.Print(text(a))
+	}
+	if wrong := s.c.Check(); wrong != "" {
+		c.Fatalf("%s", wrong)
+	}
+	return true
+}
+
+func (s *coreScript) create(c *script.Command) {
+	cfg := Config{
+		Epoch:   uint64(c.Int("epoch", scriptEpoch)),
+		Budgets: Budgets{c.Int("total", 0), c.Int("instance", 0), c.Int("spec", 0)},
+		Limits: Limits{
+			SessionQueries: int(c.Int("queries", 0)), Wait: c.Duration("wait", 0), LeaseTTL: c.Duration("ttl", 0),
+			Patience: c.Duration("patience", 0), Publishes: int(c.Int("publishes", 0)), Sessions: int(c.Int("sessions", 0)),
+		},
+		Scopes: map[Scope]ScopeBudget{},
+	}
+	for key, set := range map[string]func(*ScopeBudget, int64){
+		"resident": func(b *ScopeBudget, n int64) { b.Resident = n },
+		"share":    func(b *ScopeBudget, n int64) { b.Share = n },
+		"query":    func(b *ScopeBudget, n int64) { b.Query = n },
+	} {
+		for _, e := range c.List(key) {
+			id, n, _ := strings.Cut(e, ":")
+			b := cfg.Scopes[Scope(c.ParseInt(id))]
+			set(&b, c.ParseInt(n))
+			cfg.Scopes[Scope(c.ParseInt(id))] = b
+		}
+	}
+	s.c, s.now = New(cfg, dram.LRU{}), 0
+}
+
+func (s *coreScript) event(c *script.Command) Event {
+	switch c.Name {
+	case "register":
+		return registerOf(c)
+	case "lost":
+		return &Lost{sessionArg(c)}
+	case "fenced":
+		return &Fenced{sessionArg(c)}
+	case "publish":
+		return publishOf(c)
+	case "seal":
+		return &Sealed{sessionArg(c), slotArg(c), uint64(c.Int("sum", 0))}
+	case "abandon":
+		return &Abandoned{sessionArg(c), slotArg(c)}
+	case "query":
+		return queryOf(c)
+	case "poll":
+		return &Poll{sessionArg(c), ticketArg(c)}
+	case "cancel":
+		return &Cancel{sessionArg(c), ticketArg(c)}
+	case "start":
+		return &Start{sessionArg(c), leaseArg(c), uint32(c.Int("consumer", 0))}
+	case "copied":
+		return &Copied{sessionArg(c), leaseArg(c), uint32(c.Int("consumer", 0)), outcomeArg(c), uint32(c.Int("bad", 0))}
+	case "release":
+		return &Release{sessionArg(c), leaseArg(c)}
+	case "read-done":
+		return &ReadDone{ReadID(c.ParseInt(c.Word())), outcomeArg(c)}
+	case "tick":
+		return &Tick{}
+	case "flush":
+		return &Flush{Namespace(hashOf(c.Arg("ns", "")))}
+	case "evict":
+		return &Evict{uint32(c.ParseInt(c.Word())), int(c.ParseInt(c.Word()))}
+	}
+	return belowOf(c)
+}
+
+func belowOf(c *script.Command) Event {
+	switch c.Name {
+	case "backed":
+		ns, name, parent := c.Word(), c.Word(), ""
+		name, parent, _ = strings.Cut(name, "<")
+		e := &Backed{Namespace: Namespace(hashOf(ns)), Group: uint32(c.Int("group", 0)), Hash: hashOf(name), Parent: hashOf(parent), Chain: chainOf(name)}
+		e.Extent = Extent{Offset: uint64(c.Int("at", 0)), Length: 1}
+		for i := range c.Int("parts", 1) {
+			e.Checksums = append(e.Checksums, uint64(i+1))
+		}
+		return e
+	case "unbacked":
+		return &Unbacked{Namespace: Namespace(hashOf(c.Word())), Hash: hashOf(c.Word()), Group: uint32(c.Int("group", 0)), Extent: Extent{Offset: uint64(c.Int("at", 0)), Length: 1}}
+	}
+	return nil
+}
+
+func registerOf(c *script.Command) Event {
+	e := &Register{
+		Session: sessionArg(c), Instance: c.Arg("inst", "engine"), Namespace: Namespace(hashOf(c.Arg("ns", "m"))),
+		Scope: Scope(c.Int("scope", 0)), QueryBytes: c.Int("query", 0),
+	}
+	for _, a := range c.List("arenas") {
+		n := numbers(c, a, ":")
+		e.Arenas = append(e.Arenas, Arena{n[0], n[1], n[2]})
+	}
+	for _, g := range c.List("layout") {
+		a, parts, _ := strings.Cut(g, ":")
+		e.Layout = append(e.Layout, Group{uint32(c.ParseInt(a)), numbers(c, parts, "+")})
+	}
+	return e
+}
+
+func publishOf(c *script.Command) Event {
+	e := &Publish{Session: sessionArg(c), Op: uint64(c.Int("op", 0)), Part: uint32(c.Int("part", 0)), Scope: Scope(c.Int("scope", 0))}
+	group, id, last := uint32(c.Int("group", 0)), c.Arg("id", ""), ""
+	for _, w := range c.Words() {
+		name, parent, named := strings.Cut(w, "<")
+		if !named {
+			parent = last
+		}
+		e.Blocks = append(e.Blocks, Block{Group: group, Hash: hashOf(name), Parent: hashOf(parent), Chain: chainOf(name), Identity: []byte(id)})
+		last = name
+	}
+	return e
+}
+
+func queryOf(c *script.Command) Event {
+	e := &Query{
+		Session: sessionArg(c), Ticket: ticketArg(c), Scope: Scope(c.Int("scope", 0)), Consumers: uint32(c.Int("consumers", 1)),
+		Priority: int32(c.Int("prio", 0)), Wait: c.Duration("wait", 0),
+		Mode: Mode(slices.Index([]string{"prefix", "exact", "discover", "warm"}, c.Arg("mode", "prefix"))),
+	}
+	for _, w := range c.Words() {
+		g, names, _ := strings.Cut(w, ":")
+		want := Want{Group: uint32(c.ParseInt(g))}
+		for _, n := range strings.Split(names, ",") {
+			want.Hashes = append(want.Hashes, hashOf(n))
+		}
+		e.Demand = append(e.Demand, want)
+	}
+	return e
+}
+
+func numbers(c *script.Command, s, sep string) (out []uint32) {
+	for _, f := range strings.Split(s, sep) {
+		out = append(out, uint32(c.ParseInt(f)))
+	}
+	return out
+}
+
+func sessionArg(c *script.Command) SessionID {
+	n, epoch, other := strings.Cut(c.Word(), "@")
+	if !other {
+		return SessionID{scriptEpoch, uint32(c.ParseInt(n))}
+	}
+	return SessionID{uint64(c.ParseInt(epoch)), uint32(c.ParseInt(n))}
+}
+
+func slotArg(c *script.Command) SlotRef {
+	n := numbers(c, c.Word(), ".")
+	return SlotRef{n[0], n[1], n[2]}
+}
+
+func leaseArg(c *script.Command) LeaseID {
+	n := numbers(c, c.Word(), ".")
+	return LeaseID{n[0], n[1]}
+}
+
+func ticketArg(c *script.Command) Ticket {
+	n := numbers(c, c.Word(), ".")
+	return Ticket{uint64(n[0]), uint64(n[1])}
+}
+
+func outcomeArg(c *script.Command) Outcome {
+	return Outcome(slices.Index([]string{"done", "failed", "mismatch"}, c.Arg("outcome", "done")))
+}

@@ -1,0 +1,144 @@
+package core
+
+import (
+	"slices"
+
+	"github.com/perigee-llm/perigee/internal/cache/storage/dram"
+)
+
+// Stats counts since the start.
+type Stats struct {
+	Published   [NoRoom + 1]int64    // blocks, by disposition
+	Collected   int64                // blocks given up before they were complete
+	Removed     [Corrupted + 1]int64 // blocks, by reason
+	Nothing     [Unreadable + 1]int64
+	Refused     [Overdue + 1]int64
+	Restores    [2]int64 // failed, and whole
+	Busy        int64
+	BudgetWaits int64 // queries that had to wait for bytes
+	SharedReads int64 // reads that were begun for somebody else
+	FailedReads int64
+	Corrupt     int64 // blocks that a restore found to be other than was sealed
+	Expired     int64 // leases that nobody came for
+}
+
+// Stats returns the counts.
+func (c *Core) Stats() Stats { return c.stats }
+
+// Usage is what is in use now, in bytes of slots if not said otherwise.
+type Usage struct {
+	Pool, Free int64
+	// Blocks is how many are visible.
+	Blocks int
+	// Queries is what queries are charged: Reserved by those that read, Leased to those that have their answer, Orphaned by reads
+	// that nobody waits for any more.
+	Queries, Reserved, Leased, Orphaned int64
+	// Pinned is of the blocks that somebody holds, each counted once.
+	Pinned int64
+	// Granted is of the slots that a session or a read may write, Quarantined the part of it that a session lost or let grow old.
+	Granted, Quarantined int64
+	Sessions             int
+}
+
+// Usage walks over the pool: for the status page and tests, not for each event.
+func (c *Core) Usage() Usage {
+	u := Usage{Pool: c.pool, Blocks: c.books.Blocks(), Queries: c.used.bytes, Sessions: len(c.sessions)}
+	for _, a := range c.arenaList {
+		_, size, free := c.books.Arena(a.at)
+		u.Free += int64(free) * int64(size)
+	}
+	for _, q := range c.open {
+		u.Reserved += q.bytes
+	}
+	for i := range c.leases {
+		if c.leases[i].sess != nil {
+			u.Leased += c.leases[i].bytes
+		}
+	}
+	for _, r := range c.readByID {
+		u.Orphaned += r.bytes
+		_, size, _ := c.books.Arena(r.arena)
+		u.Granted += int64(len(r.slots)) * int64(size)
+	}
+	for i := range c.grants {
+		if g := &c.grants[i]; g.sess != nil {
+			_, size, _ := c.books.Arena(g.arena.at)
+			u.Granted += int64(size)
+			if g.collected {
+				u.Quarantined += int64(size)
+			}
+		}
+	}
+	for p := range c.books.All() {
+		if c.books.Holds(p) > 0 {
+			u.Pinned += c.books.Bytes(p)
+		}
+	}
+	return u
+}
+
+// Check returns what is wrong with the books, or "". It is for tests.
+func (c *Core) Check() string {
+	if wrong := c.books.Check(); wrong != "" {
+		return wrong
+	}
+	holds := map[dram.Page]int{}
+	sess, scopes := map[*session]int64{}, make([]int64, len(c.scopeList))
+	charged := func(a account, n int64) { sess[a.sess] += n; scopes[a.scope] += n }
+	for _, q := range c.open {
+		if q.lease == (LeaseID{}) {
+			for _, p := range q.pages {
+				holds[p]++
+			}
+		}
+		charged(q.acct, q.bytes)
+	}
+	for i := range c.leases {
+		if l := &c.leases[i]; l.sess != nil {
+			for _, p := range l.pages {
+				holds[p]++
+			}
+			charged(l.acct, l.bytes)
+		}
+	}
+	for _, r := range c.readByID {
+		charged(r.acct, r.bytes)
+	}
+	return c.checkSums(holds, sess, scopes)
+}
+
+func (c *Core) checkSums(holds map[dram.Page]int, sess map[*session]int64, scopes []int64) string {
+	for p := range c.books.All() {
+		if holds[p] != c.books.Holds(p) {
+			return "a block has another number of holders"
+		}
+	}
+	u := c.Usage()
+	switch {
+	case u.Queries != u.Reserved+u.Leased+u.Orphaned:
+		return "the queries' bytes do not add up"
+	case !slices.Equal(scopes, c.scopeUse()):
+		return "a tenant's bytes do not add up"
+	case u.Queries < 0 || c.used.spec < 0:
+		return "bytes below zero"
+	}
+	for s, n := range sess {
+		if s != nil && s.used.bytes != n {
+			return "a session's bytes do not add up"
+		}
+	}
+	for p, f := range c.fills {
+		if c.books.State(p) != dram.Filling || f.sealed&^f.granted != 0 {
+			return "a block is being published that is not filling"
+		}
+	}
+	return ""
+}
+
+func (c *Core) scopeUse() []int64 {
+	out := make([]int64, len(c.scopeList))
+	for i := range c.scopeList {
+		out[i] = c.scopeList[i].used
+	}
+	return out
+}

@@ -1,0 +1,124 @@
+package dram
+
+// arena is a row of slots of one size.
+type arena struct {
+	slotBytes uint32
+	slots     []slot
+	free      int32 // head of the list of free slots, by slot.next; -1: none
+	freeCount int
+	lanes     []*lane
+}
+
+// SlotState is what a slot is.
+type SlotState uint8
+
+// The states. A block's slots are Reserved together as it begins, so that a block of several parts never stands half-way
+// for want of room.
+const (
+	SlotFree SlotState = iota
+	SlotReserved
+	SlotGranted
+	SlotSealed
+)
+
+// slot is 24 bytes.
+type slot struct {
+	word  uint64 // SlotGranted: the owner's own number; SlotSealed: the checksum
+	gen   uint32 // of its present use; grows as it is taken
+	page  Page
+	next  int32 // the block's next slot, or the next free one; -1: none
+	state SlotState
+}
+
+// Slot is one slot, as its owner sees it.
+type Slot struct {
+	State SlotState
+	Gen   uint32
+	Page  Page
+	Word  uint64
+}
+
+// AddArena makes an arena of n slots, all free, and returns its number. Numbers count from 0 and are not used again.
+func (s *Store) AddArena(n, slotBytes uint32) int {
+	a := &arena{slotBytes: slotBytes, slots: make([]slot, n), free: -1, freeCount: int(n)}
+	for i := int32(n) - 1; i >= 0; i-- {
+		a.slots[i] = slot{page: None, next: a.free}
+		a.free = i
+	}
+	s.arenas = append(s.arenas, a)
+	s.slotTotal += int(n)
+	s.index.grow(s.slotTotal, s.digest)
+	s.growPages(s.slotTotal)
+	s.ghosts.grow(s.slotTotal)
+	return len(s.arenas) - 1
+}
+
+// Arena returns an arena's shape and its free slots.
+func (s *Store) Arena(a int) (slots int, slotBytes uint32, freeSlots int) {
+	r := s.arenas[a]
+	return len(r.slots), r.slotBytes, r.freeCount
+}
+
+// SlotAt tells of a slot. ok is false if there is none.
+func (s *Store) SlotAt(a int, i uint32) (Slot, bool) {
+	if uint(i) >= uint(len(s.arenas[a].slots)) {
+		return Slot{}, false
+	}
+	t := &s.arenas[a].slots[i]
+	return Slot{t.state, t.gen, t.page, t.word}, true
+}
+
+// SlotOf returns the place in its arena of the block's slot for a part.
+func (s *Store) SlotOf(p Page, part int) uint32 {
+	g := &s.pages[p]
+	i := g.first
+	for range part {
+		i = s.arenas[g.arena].slots[i].next
+	}
+	return uint32(i)
+}
+
+// Grant turns a block's reserved slot into one that word owns, and returns its generation.
+func (s *Store) Grant(p Page, part int, word uint64) (index, gen uint32) {
+	i := s.SlotOf(p, part)
+	t := &s.arenas[s.pages[p].arena].slots[i]
+	mustBe(t.state == SlotReserved, "a slot was granted twice")
+	t.state, t.word = SlotGranted, word
+	return i, t.gen
+}
+
+// Seal ends the grant of a slot: it holds what has the checksum.
+func (s *Store) Seal(a int, i uint32, checksum uint64) {
+	t := &s.arenas[a].slots[i]
+	mustBe(t.state == SlotGranted, "a slot was sealed that was not granted")
+	t.state, t.word = SlotSealed, checksum
+}
+
+// Ungrant ends the grant of a slot that nobody writes any more: it is what it was before.
+func (s *Store) Ungrant(a int, i uint32) {
+	t := &s.arenas[a].slots[i]
+	mustBe(t.state == SlotGranted, "a grant was ended that was not there")
+	t.state, t.word = SlotReserved, 0
+}
+
+func (a *arena) take(p Page) int32 {
+	i := a.free
+	t := &a.slots[i]
+	a.free = t.next
+	a.freeCount--
+	*t = slot{gen: t.gen + 1, page: p, next: -1, state: SlotReserved}
+	return i
+}
+
+func (a *arena) put(i int32) {
+	t := &a.slots[i]
+	*t = slot{gen: t.gen, page: None, next: a.free}
+	a.free = i
+	a.freeCount++
+}
+
+func mustBe(ok bool, what string) {
+	if !ok {
+		panic("dram: " + what)
+	}
+}

@@ -1,0 +1,87 @@
+package dram
+
+import "strconv"
+
+// Check returns what is wrong with the books, or "". It walks over everything, and is for tests.
+func (s *Store) Check() string {
+	c := checker{s: s, children: make([]int32, len(s.pages)), resident: make([]int64, len(s.scopes))}
+	for p := range s.pages {
+		if s.pages[p].state != free {
+			c.page(Page(p))
+		}
+	}
+	for p := range s.pages {
+		if g := &s.pages[p]; g.state == Visible || g.state == Filling {
+			c.want(g.children == c.children[p], Page(p), "counts other children than it has")
+		}
+	}
+	for i := range s.scopes {
+		c.want(s.scopes[i].resident == c.resident[i], None, "a scope's bytes are wrong")
+	}
+	c.want(c.found == s.index.used && c.visible == s.visible, None, "the index has another number of blocks")
+	for _, a := range s.arenas {
+		c.arena(a)
+	}
+	return c.wrong
+}
+
+type checker struct {
+	s              *Store
+	children       []int32
+	resident       []int64
+	found, visible int
+	wrong          string
+}
+
+func (c *checker) want(ok bool, p Page, what string) {
+	if !ok && c.wrong == "" {
+		c.wrong = what + " (page " + strconv.Itoa(int(p)) + ")"
+	}
+}
+
+func (c *checker) page(p Page) {
+	s, g := c.s, &c.s.pages[p]
+	parts := 0
+	for i := g.first; i >= 0; i = s.arenas[g.arena].slots[i].next {
+		t := &s.arenas[g.arena].slots[i]
+		parts++
+		c.want(t.page == p && t.state != SlotFree, p, "a slot is not its own")
+		c.want(g.state != Visible || t.state == SlotSealed, p, "visible with an unsealed slot")
+	}
+	c.want(parts == int(g.parts), p, "has another number of slots")
+	c.resident[g.scope] += s.Bytes(p)
+	if g.parent != None && s.pages[g.parent].gen == g.parentGen && s.pages[g.parent].state != free {
+		c.children[g.parent]++
+	}
+	if g.state == Doomed {
+		c.want(g.heapAt < 0, p, "doomed and among the leaves")
+		return
+	}
+	q, ok := s.Find(s.key(p))
+	c.want(ok && q == p, p, "cannot be found")
+	c.found++
+	may := g.state == Visible && g.holds == 0 && g.children == 0
+	if g.state == Visible {
+		c.visible++
+	}
+	c.want(may == (g.heapAt >= 0), p, "is wrongly among the leaves, or not")
+	if l := s.arenas[g.arena].lanes[g.lane]; g.heapAt >= 0 {
+		e := l.heap[g.heapAt]
+		c.want(e.page == p && e.score == g.score && e.residency == g.residency, p, "has another score in the heap")
+		c.want(g.heapAt == 0 || !e.before(l.heap[(g.heapAt-1)/4]), p, "breaks the heap's order")
+	}
+}
+
+func (c *checker) arena(a *arena) {
+	n, states := 0, 0
+	for i := a.free; i >= 0; i = a.slots[i].next {
+		n++
+		c.want(a.slots[i].state == SlotFree, a.slots[i].page, "a free slot is in use")
+	}
+	for i := range a.slots {
+		if a.slots[i].state == SlotFree {
+			states++
+		}
+	}
+	c.want(n == a.freeCount && n == states, None, "the list of free slots is wrong")
+}

@@ -1,0 +1,123 @@
+package dram
+
+import "github.com/perigee-llm/perigee/internal/chain"
+
+// Page is the number of a block in the Store. It is good for as long as the block is there.
+type Page int32
+
+// None is no page.
+const None Page = -1
+
+// State is what a block is.
+//
+//	(free) ──Begin──▶ Filling ──Show──▶ Visible ──Remove──▶ (free), or Doomed while somebody holds it ──▶ (free)
+//	   ▲──────Remove──────┘ (Doomed while a slot of it is granted or somebody holds it)
+type State uint8
+
+// The states.
+const (
+	free State = iota
+	// Filling: it has its slots, and cannot be found by readers.
+	Filling
+	// Visible: it can be found and held.
+	Visible
+	// Doomed: it cannot be found any more, by anybody, and ends when the last holder lets go.
+	Doomed
+)
+
+// Residency is how firmly a block stays: all blocks of a lower residency go before any of a higher one.
+//
+// A third one between the two, for blocks not yet used twice (segmented LRU), was left out: with the order below it would say the
+// same thing twice, and on the traces that we have it loses to plain LRU from 10,000 blocks on.
+type Residency uint8
+
+// The residencies.
+const (
+	// Reclaimable: brought in on speculation, and not asked for since.
+	Reclaimable Residency = iota
+	// Retained: published, or asked for.
+	Retained
+)
+
+// page is one block's record: 120 bytes.
+type page struct {
+	hash  Hash
+	chain chain.Key
+
+	score float64 // of Policy; see there
+	last  Time    // when it was used last
+
+	space    uint32
+	scope    int32 // place in Store.scopes
+	arena    int32 // place in Store.arenas
+	first    int32 // its first slot; the others follow by slot.next, in the order of the parts
+	parent   Page
+	children int32 // pages whose parent this is
+	holds    int32
+	heapAt   int32 // place in its lane's heap, or -1
+	// parentGen is the parent's gen as the link was made: a parent that had to go before its children leaves links that no
+	// longer hold.
+	parentGen uint32
+	gen       uint32
+
+	group uint16
+	lane  uint16 // place in arena.lanes
+	uses  uint16 // saturating
+
+	state     State
+	residency Residency
+	parts     uint8
+}
+
+func (s *Store) key(p Page) Key {
+	g := &s.pages[p]
+	return Key{g.space, uint32(g.group), g.hash}
+}
+
+func (s *Store) digest(p Page) uint64 {
+	k := s.key(p)
+	return k.digest()
+}
+
+// Find returns the block with the key, Filling or Visible.
+func (s *Store) Find(k Key) (Page, bool) {
+	i := s.place(&k)
+	if i < 0 {
+		return None, false
+	}
+	return s.index.entries[i].page - 1, true
+}
+
+func (s *Store) place(k *Key) int {
+	return s.index.find(k.digest(), func(p Page) bool {
+		g := &s.pages[p]
+		return g.hash == k.Hash && g.space == k.Space && uint32(g.group) == k.Group
+	})
+}
+
+// Key is the block's name.
+func (s *Store) Key(p Page) Key { return s.key(p) }
+
+// Chain is the block's chain key, as it was when the block began.
+func (s *Store) Chain(p Page) chain.Key { return s.pages[p].chain }
+
+// State is what the block is.
+func (s *Store) State(p Page) State { return s.pages[p].state }
+
+// Parts is how many slots the block has.
+func (s *Store) Parts(p Page) int { return int(s.pages[p].parts) }
+
+// Holds is how many holders the block has.
+func (s *Store) Holds(p Page) int { return int(s.pages[p].holds) }
+
+// ArenaOf is the number of the arena that the block's slots are in.
+func (s *Store) ArenaOf(p Page) int { return int(s.pages[p].arena) }
+
+// ScopeOf is the number of the tenant whose block it is.
+func (s *Store) ScopeOf(p Page) int { return int(s.pages[p].scope) }
+
+// Bytes is what the block's slots take.
+func (s *Store) Bytes(p Page) int64 {
+	g := &s.pages[p]
+	return int64(g.parts) * int64(s.arenas[g.arena].slotBytes)
+}

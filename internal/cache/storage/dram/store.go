@@ -1,0 +1,245 @@
+package dram
+
+import (
+	"math"
+
+	"github.com/perigee-llm/perigee/internal/chain"
+)
+
+// Store is the books. New makes one; the zero value is not usable.
+type Store struct {
+	policy    Policy
+	pages     []page
+	freePages Page // list by page.parent
+	index     index
+	arenas    []*arena
+	slotTotal int
+	scopes    []scope
+	ghosts    ghosts
+	visible   int
+}
+
+// scope is one tenant's part.
+type scope struct {
+	resident int64 // bytes of slots that its blocks have, in whatever state
+	share    int64 // what others leave to it
+}
+
+// New returns an empty Store. A nil policy is LRU.
+func New(p Policy) *Store {
+	if p == nil {
+		p = LRU{}
+	}
+	return &Store{policy: p, freePages: None}
+}
+
+// AddScope makes a tenant and returns its number, from 0 on. Others leave share bytes to it.
+func (s *Store) AddScope(share int64) int {
+	s.scopes = append(s.scopes, scope{share: share})
+	return len(s.scopes) - 1
+}
+
+// ScopeResident is how many bytes a scope's blocks have.
+func (s *Store) ScopeResident(scope int) int64 { return s.scopes[scope].resident }
+
+// Blocks is how many blocks can be found by readers.
+func (s *Store) Blocks() int { return s.visible }
+
+func (s *Store) growPages(n int) {
+	if n <= len(s.pages) {
+		return
+	}
+	old := len(s.pages)
+	grown := make([]page, n)
+	copy(grown, s.pages)
+	s.pages = grown
+	for i := n - 1; i >= old; i-- {
+		s.pages[i].parent, s.freePages = s.freePages, Page(i)
+	}
+}
+
+// Newcomer is a block that begins.
+type Newcomer struct {
+	Key    Key
+	Parent Hash // in the same space and group; zero: none
+	Chain  chain.Key
+	Arena  int
+	Scope  int
+	Parts  int
+}
+
+// Begin makes a Filling block with Parts reserved slots. Its key must not be there, and the arena must have the slots free: see
+// Victim. A parent that is not in memory is none.
+func (s *Store) Begin(n Newcomer) Page {
+	a := s.arenas[n.Arena]
+	mustBe(a.freeCount >= n.Parts && n.Parts > 0 && s.freePages != None, "a block began without room")
+	p := s.freePages
+	g := &s.pages[p]
+	s.freePages = g.parent
+	*g = page{
+		hash: n.Key.Hash, chain: n.Chain, space: n.Key.Space, group: uint16(n.Key.Group), scope: int32(n.Scope), arena: int32(n.Arena),
+		first: -1, parent: None, heapAt: -1, gen: g.gen + 1, state: Filling, parts: uint8(n.Parts), lane: a.laneOf(int32(n.Scope)),
+	}
+	for range n.Parts {
+		i := a.take(p)
+		a.slots[i].next, g.first = g.first, i
+	}
+	s.scopes[n.Scope].resident += s.Bytes(p)
+	s.link(p, n.Parent)
+	s.index.put(n.Key.digest(), p)
+	return p
+}
+
+func (a *arena) laneOf(scope int32) uint16 {
+	for i, l := range a.lanes {
+		if l.scope == scope {
+			return uint16(i)
+		}
+	}
+	a.lanes = append(a.lanes, &lane{scope: scope})
+	return uint16(len(a.lanes) - 1)
+}
+
+// link makes p a child of its parent, if that is in memory. A block that claims itself as its parent has none; longer circles
+// cannot close, since a link is made once, as the block begins, to one that is there already.
+func (s *Store) link(p Page, parent Hash) {
+	if parent == (Hash{}) {
+		return
+	}
+	g := &s.pages[p]
+	q, ok := s.Find(Key{g.space, uint32(g.group), parent})
+	if !ok {
+		return
+	}
+	g.parent, g.parentGen = q, s.pages[q].gen
+	s.pages[q].children++
+	s.settle(q)
+}
+
+func (s *Store) unlink(p Page) {
+	g := &s.pages[p]
+	if g.parent == None {
+		return
+	}
+	q := g.parent
+	g.parent = None
+	if s.pages[q].gen == g.parentGen && s.pages[q].state != free {
+		s.pages[q].children--
+		s.settle(q)
+	}
+}
+
+// Show makes a Filling block Visible. Its coming in counts as a use, unless it came on speculation.
+func (s *Store) Show(p Page, r Residency, now Time) {
+	g := &s.pages[p]
+	mustBe(g.state == Filling, "a block was shown twice")
+	g.state, g.residency = Visible, r
+	s.visible++
+	k := s.key(p)
+	if score, uses, ok := s.ghosts.recall(k.digest()); ok {
+		g.score, g.uses = score, uses
+	}
+	s.use(p, now)
+	s.settle(p)
+}
+
+// Touch counts a use of a Visible block, which is Retained from now on.
+func (s *Store) Touch(p Page, now Time) {
+	g := &s.pages[p]
+	mustBe(g.state == Visible, "a block was touched that is not visible")
+	s.out(p)
+	g.residency = Retained
+	s.use(p, now)
+	s.settle(p)
+}
+
+func (s *Store) use(p Page, now Time) {
+	g := &s.pages[p]
+	g.score = s.policy.Score(History{g.score, g.last, int(g.uses)}, now)
+	g.last = now
+	if g.uses < math.MaxUint16 {
+		g.uses++
+	}
+}
+
+// Hold keeps a block, Filling or Visible, from going until Unhold.
+func (s *Store) Hold(p Page) {
+	mustBe(s.pages[p].state == Filling || s.pages[p].state == Visible, "a block was held that is not there")
+	s.pages[p].holds++
+	s.settle(p)
+}
+
+// Unhold ends one Hold. It returns true if it was the last of a Doomed block: the owner then frees it with Free, if no slot of it
+// is granted.
+func (s *Store) Unhold(p Page) (last bool) {
+	g := &s.pages[p]
+	mustBe(g.holds > 0, "a block was let go of more often than it was held")
+	g.holds--
+	s.settle(p)
+	return g.holds == 0 && g.state == Doomed
+}
+
+// settle puts p among the leaves that may go, or takes it out, as it is now.
+func (s *Store) settle(p Page) {
+	g := &s.pages[p]
+	may := g.state == Visible && g.holds == 0 && g.children == 0
+	if may == (g.heapAt >= 0) {
+		return
+	}
+	l := s.arenas[g.arena].lanes[g.lane]
+	if may {
+		s.push(l, p)
+	} else {
+		s.pull(l, p)
+	}
+}
+
+func (s *Store) out(p Page) {
+	if g := &s.pages[p]; g.heapAt >= 0 {
+		s.pull(s.arenas[g.arena].lanes[g.lane], p)
+	}
+}
+
+// Doom takes a block out of sight, of readers and of those that would publish it again. Its slots stay until Free.
+func (s *Store) Doom(p Page) {
+	g := &s.pages[p]
+	mustBe(g.state == Filling || g.state == Visible, "a block was doomed that is not there")
+	s.out(p)
+	k := s.key(p)
+	if g.state == Visible {
+		s.visible--
+		s.ghosts.remember(k.digest(), g.score, g.uses)
+	}
+	g.state = Doomed
+	s.index.remove(s.place(&k), s.digest)
+	s.unlink(p)
+}
+
+// Free ends a Doomed block that nobody holds, with every slot that is not granted; freed gets each slot as it becomes free. While a
+// slot is granted the block stays, and Free returns false.
+func (s *Store) Free(p Page, freed func(slot, gen uint32)) bool {
+	g := &s.pages[p]
+	mustBe(g.state == Doomed && g.holds == 0, "a block was freed that somebody can see")
+	a := s.arenas[g.arena]
+	keep, kept := int32(-1), 0
+	for i := g.first; i >= 0; {
+		next := a.slots[i].next
+		if a.slots[i].state == SlotGranted {
+			a.slots[i].next, keep = keep, i
+			kept++
+		} else {
+			freed(uint32(i), a.slots[i].gen)
+			a.put(i)
+		}
+		i = next
+	}
+	s.scopes[g.scope].resident -= int64(int(g.parts)-kept) * int64(a.slotBytes)
+	g.first, g.parts = keep, uint8(kept)
+	if kept > 0 {
+		return false
+	}
+	gen := g.gen
+	*g = page{gen: gen, parent: s.freePages, heapAt: -1}
+	s.freePages = p
+	return true
+}

@@ -1,0 +1,45 @@
+package dram
+
+import "iter"
+
+// Pages yields the blocks that can be found, Filling or Visible, in the order of their numbers. Those that come and go meanwhile
+// may or may not be among them.
+func (s *Store) Pages() iter.Seq[Page] {
+	return func(yield func(Page) bool) {
+		for p := range s.pages {
+			if st := s.pages[p].state; (st == Filling || st == Visible) && !yield(Page(p)) {
+				return
+			}
+		}
+	}
+}
+
+// Held says that an arena has a block that is held, filling or doomed: something in it may not be dropped.
+func (s *Store) Held(arena int) bool {
+	for p := range s.pages {
+		g := &s.pages[p]
+		if g.state != free && int(g.arena) == arena && (g.state != Visible || g.holds > 0) {
+			return true
+		}
+	}
+	return false
+}
+
+// RemoveArena forgets an arena that has no block. Its number stays used up.
+func (s *Store) RemoveArena(at int) {
+	a := s.arenas[at]
+	mustBe(a.freeCount == len(a.slots), "an arena was removed with blocks in it")
+	s.slotTotal -= len(a.slots)
+	*a = arena{free: -1}
+}
+
+// All yields the blocks in whatever state, Doomed ones included.
+func (s *Store) All() iter.Seq[Page] {
+	return func(yield func(Page) bool) {
+		for p := range s.pages {
+			if s.pages[p].state != free && !yield(Page(p)) {
+				return
+			}
+		}
+	}
+}
