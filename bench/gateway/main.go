@@ -47,6 +47,8 @@ func main() {
 		err = stubMain(ctx, os.Args[2:])
 	case len(os.Args) > 1 && os.Args[1] == "proxy":
 		err = proxyMain(ctx, os.Args[2:])
+	case len(os.Args) > 1 && os.Args[1] == "streams":
+		err = streamsMain(ctx, os.Args[2:])
 	default:
 		err = benchMain(ctx, os.Args[1:])
 	}

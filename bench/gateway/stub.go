@@ -21,6 +21,7 @@ type stub struct {
 	chatEvent          []byte
 	streamEnd          []byte
 	chunks             int
+	hold               bool // a stream's first event is its last, and it does not end
 	others             map[string][]byte
 }
 
@@ -64,10 +65,12 @@ func stubMain(ctx context.Context, args []string) error {
 	fs := flag.NewFlagSet("stub", flag.ContinueOnError)
 	engines := fs.Int("engines", 4, "engines, each on a port of its own")
 	chunks := fs.Int("chunks", 64, "events of a streamed answer")
+	hold := fs.Bool("hold", false, "streams fall silent after their first event")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
 	s := newStub(*chunks)
+	s.hold = *hold
 	var addrs []string
 	for range *engines {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -133,6 +136,10 @@ func (s *stub) reply(c net.Conn, path string, body []byte) error {
 	}
 	// Each event is one write, as an engine sends them: merging them would hide what a proxy pays for each.
 	if _, err := c.Write(s.streamHead); err != nil {
+		return err
+	}
+	if s.hold {
+		_, err := c.Write(s.chatEvent)
 		return err
 	}
 	for range s.chunks {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/perigee-llm/perigee/internal/gateway/api/sse"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+	"github.com/perigee-llm/perigee/internal/gateway/upstream"
 )
 
 // bufferedAnswer is how much of an answer that is not streamed is held back until it is whole, in bytes, so that one that
@@ -39,7 +40,7 @@ func (c *call) pass(l *leg, resp *http.Response) *failure {
 func (c *call) isStream(resp *http.Response) bool {
 	kind := mediaType(resp)
 	return kind == "text/event-stream" ||
-		(c.facts.Stream && resp.ContentLength < 0 && resp.StatusCode < 300 && kind != "application/json")
+		(c.streamed && resp.ContentLength < 0 && resp.StatusCode < 300 && kind != "application/json")
 }
 
 // mediaType returns the answer's content type in lower case and without its parameters; empty: none that can be read.
@@ -86,37 +87,31 @@ const (
 )
 
 // stream passes an event stream on, part by part as it comes. The parts are copied through one buffer of fixed size, so a
-// client that reads slowly holds that, and its time-out ends it.
+// client that reads slowly holds that, and its time-out ends it; while the engine is silent there is none.
 func (c *call) stream(l *leg, resp *http.Response) {
+	c.forgetQuestion()
 	c.head(resp, resp.ContentLength)
-	buf := chunks.Get().(*[chunk]byte)
-	defer chunks.Put(buf)
 	var sniff sse.Sniffer
 	end := endLeft
 	l.clock.Stop()
 	if c.flush() == nil { // the head: a client may wait for it while the engine thinks
-		end = c.copyStream(l, resp, buf[:], &sniff)
+		end = c.copyStream(l, resp, &sniff)
 	}
 	c.usage = sniff.Usage()
 	c.closeStream(l, resp, end, &sniff)
 }
 
-func (c *call) copyStream(l *leg, resp *http.Response, buf []byte, sniff *sse.Sniffer) ending {
+func (c *call) copyStream(l *leg, resp *http.Response, sniff *sse.Sniffer) ending {
+	waiter, _ := resp.Body.(upstream.Waiter)
 	for {
 		l.clock.Reset(c.v.Settings.StreamIdle)
-		n, err := resp.Body.Read(buf)
-		l.clock.Stop() // the client's slowness is not the engine's silence
-		if n > 0 {
-			if c.ttft == 0 && resp.StatusCode < 300 {
-				c.ttft = time.Since(c.started)
-				c.s.Metrics.TTFT.WithLabelValues(c.model.ID).Observe(c.ttft.Seconds())
-			}
-			sniff.Write(buf[:n])
-			if c.send(buf[:n]) != nil || c.flush() != nil {
-				return endLeft
-			}
+		if waiter != nil {
+			waiter.Wait()
 		}
+		left, err := c.copyPart(l, resp, sniff)
 		switch {
+		case left:
+			return endLeft
 		case err == nil:
 			continue
 		case errors.Is(err, io.EOF):
@@ -131,6 +126,23 @@ func (c *call) copyStream(l *leg, resp *http.Response, buf []byte, sniff *sse.Sn
 		}
 		return endBroken
 	}
+}
+
+// copyPart copies what is there. It tells whether the client left, and else how the engine's side ended, if it did.
+func (c *call) copyPart(l *leg, resp *http.Response, sniff *sse.Sniffer) (left bool, err error) {
+	buf := chunks.Get().(*[chunk]byte)
+	defer chunks.Put(buf)
+	n, err := resp.Body.Read(buf[:])
+	l.clock.Stop() // the client's slowness is not the engine's silence
+	if n == 0 {
+		return false, err
+	}
+	if c.ttft == 0 && resp.StatusCode < 300 {
+		c.ttft = time.Since(c.started)
+		c.s.Metrics.TTFT.WithLabelValues(c.model.ID).Observe(c.ttft.Seconds())
+	}
+	sniff.Write(buf[:n])
+	return c.send(buf[:n]) != nil || c.flush() != nil, err
 }
 
 // closeDelimited tells whether only the end of the connection says where the body ends.
@@ -221,6 +233,7 @@ func (c *call) brokeOff(l *leg, resp *http.Response, err error) *failure {
 
 // long passes on an answer that is too long to hold back: what has come, then the rest as it comes.
 func (c *call) long(l *leg, resp *http.Response, have []byte) {
+	c.forgetQuestion()
 	l.clock.Stop()
 	within := l.limit - time.Since(l.sentAt)
 	c.head(resp, resp.ContentLength)

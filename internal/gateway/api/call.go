@@ -38,14 +38,13 @@ type call struct {
 	id      string
 	key     uint64
 
-	body  []byte
-	held  int64 // bytes of what all bodies may take together
-	facts body.Facts
-	patch body.Patch
-	model *Model
-	in    input
-	peak  load.Count
-	entry *explain.Entry // nil until the request was understood
+	*asked
+	held     int64 // bytes of what all bodies may take together
+	streamed bool  // the client asked for a stream
+	model    *Model
+	in       input
+	peak     load.Count
+	entry    *explain.Entry // nil until the request was understood
 
 	struck   bool // an engine that had the request was struck for it
 	exclude  []string
@@ -66,6 +65,21 @@ type call struct {
 	unanswered bool // nothing was written, and net/http must not make an empty 200 of that
 }
 
+// asked is what the client asked. It is kept for as long as another engine may have to get it, and let go when an answer has begun that is
+// passed on as it comes: a stream goes on for minutes, and its request may have 32 MiB.
+type asked struct {
+	body  []byte
+	facts body.Facts
+	patch body.Patch
+}
+
+// forgetQuestion lets the question go. Nothing may be sent to an engine any more.
+func (c *call) forgetQuestion() {
+	c.asked = nil
+	c.in.ids, c.in.prompt = nil, nil
+	c.letGo()
+}
+
 // statusClientLeft is what the log shows when the client left before an answer began; it is nginx's.
 const statusClientLeft = 499
 
@@ -76,7 +90,7 @@ func (s *Server) completions(kind body.Kind) http.Handler {
 		path = "/v1/chat/completions"
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := &call{s: s, v: s.current.Load(), w: w, rc: http.NewResponseController(w), r: r, path: path, started: time.Now(), id: requestID(r.Header)}
+		c := &call{asked: &asked{}, s: s, v: s.current.Load(), w: w, rc: http.NewResponseController(w), r: r, path: path, started: time.Now(), id: requestID(r.Header)}
 		c.key = bits.RotateLeft64(s.Seed, 17) ^ s.requests.Add(1)*0x9e3779b97f4a7c15
 		s.active.Add(1)
 		defer s.active.Add(-1)
@@ -177,19 +191,18 @@ func (c *call) prepare(kind body.Kind) *Error {
 	if c.body, e = c.readBody(); e != nil {
 		return e
 	}
-	facts, err := body.Scan(c.body, kind)
-	if err != nil {
+	if err := c.facts.Scan(c.body, kind); err != nil {
 		if errors.Is(err, body.ErrTooLarge) {
 			return errBodyTooLarge
 		}
 		return badRequest(err.Error())
 	}
-	c.facts = facts
-	if c.model = c.v.models[string(facts.Model)]; c.model == nil || !c.v.allows(c.caller, c.model) {
+	c.streamed = c.facts.Stream
+	if c.model = c.v.models[string(c.facts.Model)]; c.model == nil || !c.v.allows(c.caller, c.model) {
 		c.model = nil // also for the log: a model that the caller may not use is one that is not there
 		return &Error{Status: http.StatusNotFound, Code: "model_not_found", Message: "this gateway does not serve the model that the request names"}
 	}
-	c.patch = body.NewPatch(c.body, &c.facts)
+	c.patch.Begin(c.body, &c.facts)
 	if e := c.guardFields(); e != nil {
 		return e
 	}
@@ -197,7 +210,7 @@ func (c *call) prepare(kind body.Kind) *Error {
 		return e
 	}
 	c.in = c.measure()
-	if out := facts.MaxOutput(); out.Known {
+	if out := c.facts.MaxOutput(); out.Known {
 		if out.N > math.MaxInt64-c.inputTokens() {
 			return badRequest("the requested output is beyond any model")
 		}
@@ -376,7 +389,7 @@ func (c *call) logAccess(took time.Duration) {
 		attrs = append(attrs, slog.String("key", c.caller.Name))
 	}
 	if c.model != nil {
-		attrs = append(attrs, slog.String("model", c.model.ID), slog.Bool("stream", c.facts.Stream),
+		attrs = append(attrs, slog.String("model", c.model.ID), slog.Bool("stream", c.streamed),
 			slog.Int64("input_tokens", c.inputTokens()), slog.String("input_source", c.in.source.String()), slog.Int("attempts", c.attempts))
 	}
 	if b := c.picked.Bucket; b != nil {

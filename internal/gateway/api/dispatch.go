@@ -1,6 +1,7 @@
 package api
 
 import (
+	"net/http"
 	"time"
 	"unicode/utf8"
 
@@ -24,14 +25,20 @@ func (c *call) dispatchPlain(w *fleet.Worker) *failure {
 	if f != nil {
 		return f
 	}
-	patch := c.patch
-	c.engineRID, l.rid = c.engineRequestID(w, &patch)
-	c.forwardIDs(w, &patch)
-	resp, err := l.send(c.path, engineHeader(c.r.Header, c.id, c.facts.Stream), patch.Pieces(nil), patch.Len(), c.v.Settings.RequestTimeout)
+	resp, err := c.askPlain(l)
 	if err != nil {
 		return c.noAnswer(l, err)
 	}
 	return c.pass(l, resp)
+}
+
+// askPlain sends the request. It is a function of its own because a patch is large, and the stack of a stream that goes on for minutes
+// need not have room for it.
+func (c *call) askPlain(l *leg) (*http.Response, error) {
+	patch := c.patch
+	c.engineRID, l.rid = c.engineRequestID(l.worker, &patch)
+	c.forwardIDs(l.worker, &patch)
+	return l.send(c.path, engineHeader(c.r.Header, c.id, c.streamed), patch.Pieces(nil), patch.Len(), c.v.Settings.RequestTimeout)
 }
 
 // shortestRID is how many characters an id that a client chose must have for the gateway to abort by it. SGLang aborts every request

@@ -125,6 +125,7 @@ func (l *leg) send(path string, header http.Header, pieces [][]byte, length int,
 		return nil, err
 	}
 	l.connected, l.answered = true, true
+	resp.Request = nil // it has the body
 	return resp, nil
 }
 

@@ -48,7 +48,7 @@ func (b *body) Read(p []byte) (int, error) {
 			err = io.EOF
 		}
 	default:
-		n, err = b.c.br.Read(p)
+		n, err = b.c.in.reader().Read(p)
 		if err != nil && !errors.Is(err, io.EOF) {
 			break
 		}
@@ -59,12 +59,51 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Waiter is an answer's body that can be waited for without a buffer to read into. The bodies of a [Transport] implement it.
+type Waiter interface {
+	// Wait returns when a Read would return something: bytes, the end, or an error. It may return early.
+	Wait()
+}
+
+var _ Waiter = (*body)(nil)
+
+// Wait implements Waiter. The connection holds no buffer while it waits.
+func (b *body) Wait() {
+	for b.c != nil && b.err == nil {
+		b.skipChunkEnd()
+		if b.c.in.buffered() > 0 || (b.kind == bodyFixed && b.left == 0) {
+			return
+		}
+		if b.c.in.wait() != nil {
+			return // Read will meet it
+		}
+		if !b.skipChunkEnd() || b.c.in.buffered() > 0 {
+			return
+		}
+	}
+}
+
+// skipChunkEnd reads past the end of a chunk that was read, if that has come, and tells whether it did: it is nothing to a reader, and
+// would keep the buffer.
+func (b *body) skipChunkEnd() bool {
+	if b.kind != bodyChunked || !b.inner || b.left > 0 || b.c.in.buffered() < len("\r\n") {
+		return false
+	}
+	br := b.c.in.reader()
+	if end, _ := br.Peek(len("\r\n")); string(end) != "\r\n" {
+		return false // malformed, which the next Read tells
+	}
+	_, _ = br.Discard(len("\r\n"))
+	b.inner = false
+	return true
+}
+
 // readSome reads a part of what is left of a fixed length.
 func (b *body) readSome(p []byte) (int, error) {
 	if int64(len(p)) > b.left {
 		p = p[:b.left]
 	}
-	n, err := b.c.br.Read(p)
+	n, err := b.c.in.reader().Read(p)
 	b.left -= int64(n)
 	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
@@ -88,7 +127,7 @@ func (b *body) readChunks(p []byte) (n int, err error) {
 		if err != nil || n == len(p) {
 			return n, err
 		}
-		if b.c.br.Buffered() == 0 {
+		if b.c.in.buffered() == 0 {
 			return n, nil
 		}
 	}
@@ -97,7 +136,7 @@ func (b *body) readChunks(p []byte) (n int, err error) {
 // nextIsThere tells whether the end of this chunk and the head of another one are in the buffer, so that looking for them would not
 // hold back what has come. The last chunk is left for the next read: a trailer may follow it.
 func (b *body) nextIsThere() bool {
-	there, _ := b.c.br.Peek(b.c.br.Buffered()) // never waits
+	there, _ := b.c.in.reader().Peek(b.c.in.buffered()) // never waits
 	if b.inner {
 		_, rest, found := bytes.Cut(there, newline)
 		if !found {
@@ -136,7 +175,7 @@ func (b *body) nextChunk() error {
 	}
 	trailer := b.c.t.o.MaxHead
 	for {
-		line, err := readLine(b.c.br, &trailer)
+		line, err := readLine(b.c.in.reader(), &trailer)
 		if err != nil {
 			return err
 		}
@@ -153,7 +192,7 @@ func (b *body) nextChunk() error {
 // and one that does not would see different chunks.
 func (b *body) chunkLine() ([]byte, error) {
 	limit := maxChunkLine
-	line, err := readLine(b.c.br, &limit)
+	line, err := readLine(b.c.in.reader(), &limit)
 	switch {
 	case errors.Is(err, errHeadTooLong):
 		return nil, errChunkTooLong

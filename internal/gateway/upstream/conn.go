@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"bufio"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -24,7 +23,7 @@ type conn struct {
 	t      *Transport
 	key    string
 	raw    syscall.RawConn // nil where there is none
-	br     *bufio.Reader
+	in     *input
 	head   []byte    // of the request; its memory is used again
 	served int       // answers read to their end
 	idleAt time.Time // when it was put aside
@@ -34,7 +33,7 @@ type conn struct {
 }
 
 func newConn(t *Transport, nc net.Conn, key string) *conn {
-	c := &conn{Conn: nc, t: t, key: key, br: bufio.NewReaderSize(nc, ReadBuffer)}
+	c := &conn{Conn: nc, t: t, key: key, in: newInput(nc)}
 	below := nc
 	if tc, ok := nc.(*tls.Conn); ok {
 		below = tc.NetConn() // what the engine sends while nobody asks, a farewell above all, shows there too
@@ -54,6 +53,7 @@ func (c *conn) kill() { _ = c.Close() }
 func (c *conn) discard() {
 	c.unhook()
 	_ = c.Close()
+	c.in.rest()
 	if c.written != nil {
 		<-c.written
 		c.written = nil
@@ -74,11 +74,12 @@ func (c *conn) release(keep bool) {
 			keep = false // answered before it was asked in full
 		}
 	}
-	if !keep || c.br.Buffered() > 0 {
+	if !keep || c.in.buffered() > 0 {
 		c.discard()
 		return
 	}
 	c.served++
+	c.in.rest()
 	c.t.put(c)
 }
 
@@ -90,7 +91,7 @@ func (c *conn) exchange(req *http.Request, pieces [][]byte) (*http.Response, err
 	}
 	if err := c.write(pieces); err != nil {
 		// An engine that refuses a body closes its side while we write; its answer may be here all the same.
-		if c.br.Buffered() == 0 && !c.answerWaits() {
+		if c.in.buffered() == 0 && !c.answerWaits() {
 			return nil, err
 		}
 	}
@@ -127,14 +128,14 @@ func (c *conn) write(pieces [][]byte) error {
 // answerWaits looks whether something can be read after a write failed, for as long as a packet may be under way.
 func (c *conn) answerWaits() bool {
 	_ = c.SetReadDeadline(time.Now().Add(writePatience))
-	_, err := c.br.Peek(1)
+	err := c.in.wait()
 	_ = c.SetReadDeadline(time.Time{})
 	return err == nil
 }
 
 // await reads the answer's head; informational answers are passed over.
 func (c *conn) await(req *http.Request) (*http.Response, error) {
-	if _, err := c.br.Peek(1); err != nil {
+	if err := c.in.wait(); err != nil {
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
@@ -142,7 +143,7 @@ func (c *conn) await(req *http.Request) (*http.Response, error) {
 	}
 	// A server sends 100 or 103 once or twice, if at all; one that goes on would hold us for ever.
 	for range 8 {
-		h, err := readHead(c.br, c.t.o.MaxHead)
+		h, err := readHead(c.in.reader(), c.t.o.MaxHead)
 		if err != nil {
 			return nil, &Error{Stage: Answering, Err: err}
 		}

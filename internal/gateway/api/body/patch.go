@@ -19,6 +19,9 @@ type Patch struct {
 // NewPatch returns a patch without changes of b, whose facts are f. It keeps both.
 func NewPatch(b []byte, f *Facts) Patch { return Patch{b: b, f: f} }
 
+// Begin makes p, which is empty, what NewPatch returns.
+func (p *Patch) Begin(b []byte, f *Facts) { p.b, p.f = b, f }
+
 // Remove takes k out of the body, if it is there.
 func (p *Patch) Remove(k Key) {
 	p.set &^= 1 << k

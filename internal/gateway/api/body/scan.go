@@ -10,17 +10,24 @@ import "github.com/perigee-llm/perigee/internal/gateway/api/body/lex"
 // another name than we do.
 //
 // Scan keeps nothing of b but through the facts. Calls may overlap.
-func Scan(b []byte, kind Kind) (Facts, error) {
+func Scan(b []byte, kind Kind) (f Facts, err error) {
+	err = f.Scan(b, kind)
+	return f, err
+}
+
+// Scan is like the function Scan, and fills f, which is large, where it stands. After an error f is empty.
+func (f *Facts) Scan(b []byte, kind Kind) error {
 	if len(b) > MaxLen {
-		return Facts{}, &Error{Class: ErrTooLarge}
+		*f = Facts{}
+		return &Error{Class: ErrTooLarge}
 	}
 	r := reader{Scanner: lex.Of(b), b: b}
-	var f Facts
-	f.Kind = kind
-	if !r.object(&f) || !r.finish(&f) {
-		return Facts{}, r.error()
+	*f = Facts{Kind: kind}
+	if !r.object(f) || !r.finish(f) {
+		*f = Facts{}
+		return r.error()
 	}
-	return f, nil
+	return nil
 }
 
 // reader is one scan. A method that refuses the body notes why, in class or in the Scanner's own fault, and
