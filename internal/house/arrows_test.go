@@ -25,12 +25,16 @@ var arrows = map[string][]string{
 	"internal/gateway/bucket": {"internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load", "internal/gateway/prefix"},
 
 	// What engines publish, up to whoever applies it.
+	"internal/gateway/prefix/index":       {"internal/chain", "internal/gateway/prefix"},        // who holds which prefix: events in, matches out
 	"internal/gateway/prefix/events/wire": {"internal/gateway/prefix", "internal/gateway/load"}, // bytes to the words of prefix, and to load reports
 
 	// The pure core of the Cache Manager.
 	"internal/cache/state":        {}, // what a page is, and which pages make a prefix
 	"internal/cache/storage/dram": {"internal/chain"},
 	"internal/cache/core":         {"internal/cache/storage/dram", "internal/chain"},
+
+	// The shell of the Cache Manager.
+	"internal/cache/fingerprint": {"internal/cache/state"}, // reads model directories
 
 	// The shell of the gateway. What reads engines fills the core's types; only api joins the two.
 	"internal/gateway/api/body/lex":     {}, // JSON tokens: requests and answers are scanned by the same rules
