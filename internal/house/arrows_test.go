@@ -70,8 +70,9 @@ var arrows = map[string][]string{
 	"internal/engine/...": {"internal/engine/...", "internal/zmtp"}, // it publishes as real engines do
 
 	// ZeroMQ's protocol, for the gateway, the simulated engine and the Cache Manager.
-	"internal/zmtp/wire": {}, // its bytes
-	"internal/zmtp":      {"internal/zmtp/wire"},
+	"internal/zmtp/wire":     {}, // its bytes
+	"internal/zmtp":          {"internal/zmtp/wire"},
+	"internal/zmtp/zmtptest": {}, // a network in memory for tests
 
 	// Words that several packages' tests share. No code that ships may import them.
 	"internal/script":                  {},

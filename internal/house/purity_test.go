@@ -21,6 +21,7 @@ var pure = []string{
 	"internal/gateway/load",
 	"internal/gateway/prefix",
 	"internal/gateway/prefix/events/wire",
+	"internal/gateway/prefix/index",
 	"internal/gateway/policy",
 	"internal/gateway/bucket",
 	"internal/gateway/api/body",

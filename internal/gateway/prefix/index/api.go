@@ -31,7 +31,8 @@ func (s State) String() string {
 // Result says what became of an event.
 type Result uint8
 
-// The results. All but Applied leave the index as it was, except that CutOff has dropped the holder's claims.
+// The results. All from Orphan on leave the index as it was, up to Full, which may have taken the first blocks of the store, and
+// Exceeded, which has dropped the holder's claims.
 const (
 	Applied Result = iota
 	// Orphan is a store whose parent this holder does not claim: something was lost, or came before the subscription.
@@ -42,7 +43,7 @@ const (
 	OtherSize
 	// OtherGroup is an event of a KV cache group that the index leaves out; see the package's design note.
 	OtherGroup
-	// Full is a store for which the index has no room left ([Config.MaxBlocks]); what is missing makes the holder partial.
+	// Full is a store for which the index has no room left ([Config.MaxBlocks]). An exact holder is partial from then on.
 	Full
 	// Exceeded is the event by which a holder claimed more than it may: it is cut off from now on.
 	Exceeded

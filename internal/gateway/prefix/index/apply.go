@@ -1,0 +1,211 @@
+package index
+
+import (
+	"github.com/perigee-llm/perigee/internal/chain"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix"
+)
+
+// Apply tells the index what a holder published. The event is not kept.
+func (ix *Index) Apply(h Holder, e *prefix.Event) (out Outcome) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	ix.epochs.reclaim(ix.give)
+	if int(h) >= len(ix.holders) || !ix.holders[h].open || ix.holders[h].state == CutOff {
+		return Outcome{Result: Refused}
+	}
+	x := &ix.holders[h]
+	switch e.Kind {
+	case prefix.Stored:
+		ix.stored(x, e, &out)
+	case prefix.Removed:
+		ix.removed(x, e, &out)
+	case prefix.Cleared:
+		out.Blocks = x.cur.blocks
+		ix.clear(x)
+		ix.publish()
+	default:
+		out.Result = Malformed
+	}
+	return out
+}
+
+// bits returns what an event is about, or 0 and sets the result.
+func (ix *Index) bits(x *holder, e *prefix.Event, out *Outcome) uint8 {
+	if e.Tier >= prefix.Tiers {
+		out.Result = Malformed
+		return 0
+	}
+	bits, news := x.groups.bits(e)
+	if news {
+		ix.publish()
+	}
+	if x.store {
+		bits &= tierBits &^ (1 << prefix.Device)
+	}
+	if bits == 0 {
+		out.Result = OtherGroup
+		if x.store {
+			out.Result = Malformed
+		}
+	}
+	return bits
+}
+
+// removed drops claims, of the time before a doubt too: what was removed is not proven later.
+func (ix *Index) removed(x *holder, e *prefix.Event, out *Outcome) {
+	bits := ix.bits(x, e, out)
+	if bits == 0 {
+		return
+	}
+	for _, hash := range e.Hashes {
+		known, news := ix.forget(x.cur, hash, bits)
+		if x.old != nil {
+			k, n := ix.forget(x.old, hash, bits)
+			known, news = known || k, news || n
+		}
+		if news {
+			out.Blocks++
+		}
+		if !known {
+			out.Unknown++
+		}
+	}
+}
+
+func (ix *Index) forget(t *tenure, hash prefix.Hash, bits uint8) (known, news bool) {
+	id := ix.resolve(t, hash)
+	return id != 0, id != 0 && ix.drop(t, hash, id, bits)
+}
+
+func (ix *Index) stored(x *holder, e *prefix.Event, out *Outcome) {
+	if out.Result = ix.check(e); out.Result != Applied {
+		return
+	}
+	bits := ix.bits(x, e, out)
+	if bits == 0 {
+		return
+	}
+	if len(e.Tokens) == 0 {
+		ix.storedKnown(x.cur, e, bits, out)
+		return
+	}
+	at, ok := ix.parent(x, e, out)
+	if !ok {
+		return
+	}
+	for n, hash := range e.Hashes {
+		if !ix.store(x, e, n, hash, bits, &at, out) {
+			return
+		}
+	}
+}
+
+// check tells whether a store fits together and belongs here.
+func (ix *Index) check(e *prefix.Event) Result {
+	switch {
+	case e.AnyTier || e.Tier >= prefix.Tiers:
+		return Malformed
+	case len(e.Tokens) == 0:
+		return Applied
+	case e.BlockSize != ix.blockSize:
+		return OtherSize
+	case len(e.Tokens)/e.BlockSize != len(e.Hashes) || len(e.Tokens)%e.BlockSize != 0:
+		return Malformed
+	case e.Extras != nil && len(e.Extras) != len(e.Hashes):
+		return Malformed
+	}
+	return Applied
+}
+
+// storedKnown is a store without tokens: what is moved to another tier, of blocks that the holder has named before.
+func (ix *Index) storedKnown(t *tenure, e *prefix.Event, bits uint8, out *Outcome) {
+	for _, hash := range e.Hashes {
+		switch id := ix.resolve(t, hash); {
+		case id == 0:
+			out.Unknown++
+		case ix.add(t, hash, id, bits):
+			out.Blocks++
+		}
+	}
+}
+
+// spot is where a chain has come to.
+type spot struct {
+	name   chain.Key
+	parent uint64 // as chunk.parent has it: 0 at a root
+	id     uint32 // the block, or 0
+}
+
+// parent returns where the event's blocks begin, or sets the result.
+func (ix *Index) parent(x *holder, e *prefix.Event, out *Outcome) (at spot, ok bool) {
+	if !e.HasParent {
+		return spot{name: chain.Root{Model: ix.model, BlockSize: ix.blockSize, LoRA: e.LoRA, Salt: e.Salt}.Key()}, true
+	}
+	id := ix.resolve(x.cur, e.Parent)
+	if id == 0 && x.old != nil && e.Tier == prefix.Device && !x.groups.hybrid() {
+		id = ix.prove(x, e.Parent, out)
+	}
+	if id == 0 {
+		if out.Result == Applied {
+			out.Result = Orphan
+		}
+		return at, false
+	}
+	c, i := ix.blocks.at(id)
+	return spot{name: c.name[i], parent: c.name[i].Lo, id: id}, true
+}
+
+// store claims the n-th block of the event, which follows at, and moves at there. It returns false when the event ends here.
+func (ix *Index) store(x *holder, e *prefix.Event, n int, hash prefix.Hash, bits uint8, at *spot, out *Outcome) bool {
+	var extra []byte
+	if e.Extras != nil {
+		extra = e.Extras[n]
+	}
+	name := at.name.Next(e.Tokens[n*ix.blockSize:(n+1)*ix.blockSize], extra)
+	t := x.cur
+	id, set := ix.find(name, at.id+1)
+	if id == 0 || !ix.knows(t, id, set, hash) {
+		if id = ix.makeRoom(x, hash, id, set, out); out.Result != Applied {
+			return false
+		}
+		if id == 0 {
+			id = ix.create(name, at.parent, hash)
+		}
+	}
+	if ix.add(t, hash, id, bits) {
+		out.Blocks++
+	}
+	*at = spot{name: name, parent: name.Lo, id: id}
+	return true
+}
+
+// knows is a quick test whether the hash means this block to the tenure; no is no proof of the contrary.
+func (ix *Index) knows(t *tenure, id, set uint32, hash prefix.Hash) bool {
+	c, i := ix.blocks.at(id)
+	has := ix.sets.bits(set, t.no)
+	return c.hash[i] == hash && has != 0 && has&aliased == 0
+}
+
+// makeRoom sees to it that the hash means the block id to the holder, or nothing, and that there is room for a claim of it. It returns
+// id, or sets the result. A hash that meant another block is the engine's word that it does so no more: that claim could never be
+// removed, and is dropped.
+func (ix *Index) makeRoom(x *holder, hash prefix.Hash, id, set uint32, out *Outcome) uint32 {
+	was := ix.resolve(x.cur, hash)
+	if was != 0 && was != id {
+		ix.drop(x.cur, hash, was, 0xff)
+		out.Moved++
+	}
+	switch {
+	case was != 0 && was == id:
+	case x.cur.claims >= ix.limitOf(x):
+		ix.clear(x)
+		x.state, out.Result = CutOff, Exceeded
+		ix.publish()
+	case ix.sets.crowded(set) || id == 0 && ix.blocks.full():
+		if out.Result = Full; x.state == Exact {
+			x.state = Partial
+			ix.publish()
+		}
+	}
+	return id
+}

@@ -1,0 +1,54 @@
+package index
+
+// Sweep frees the memory of claims that were dropped, looking at so many blocks at most, and tells whether there is more to do.
+// A millisecond is good for about 20,000 blocks.
+func (ix *Index) Sweep(blocks int) (more bool) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	ix.epochs.reclaim(ix.give)
+	end := uint32(len(*ix.blocks.dir.Load())) << chunkBits
+	for ; blocks > 0 && ix.dead > 0; blocks-- {
+		if ix.sweepAt >= end {
+			ix.sweepAt = 0
+		}
+		dir := *ix.blocks.dir.Load()
+		c := dir[ix.sweepAt>>chunkBits]
+		if c == nil {
+			ix.sweepAt += chunkSize
+			continue
+		}
+		if set := c.set[ix.sweepAt%chunkSize]; set != 0 {
+			ix.sweepBlock(ix.sweepAt, set)
+		}
+		ix.sweepAt++
+	}
+	return ix.dead > 0
+}
+
+// sweepBlock takes those that have ended out of a block's set.
+func (ix *Index) sweepBlock(id, set uint32) {
+	for {
+		t := ix.deadIn(set)
+		if t == nil {
+			return
+		}
+		set = ix.sets.with(set, t.no, 0)
+		ix.put(id, set)
+		if t.blocks--; t.blocks == 0 {
+			ix.bury(t)
+		}
+		if set == 0 {
+			return
+		}
+	}
+}
+
+// deadIn returns a tenure of the set that has ended, or nil.
+func (ix *Index) deadIn(set uint32) *tenure {
+	for _, m := range ix.sets.members(set) {
+		if t := ix.tenures[member(m).tenure()]; t.dead {
+			return t
+		}
+	}
+	return nil
+}
