@@ -255,26 +255,16 @@ func (c *call) inputTokens() int64 { return c.in.longest }
 
 // run selects and dispatches until an answer has begun, the attempts are used up, or nothing is left to try.
 func (c *call) run() {
-	c.entry = c.s.Explain.Begin(explain.Facts{
-		Started: c.started, RequestID: c.id, Route: c.path, Model: c.model.ID, Stream: c.facts.Stream,
-		InputTokens: c.inputTokens(), InputExact: c.in.exact, InputSource: c.in.source.String(), PeakTokens: c.peak,
-	})
+	c.enter()
 	var last *failure
 	for c.attempts = 1; ; c.attempts++ {
 		sel, err := c.selectEngines()
 		if err != nil {
-			if last != nil { // without the engines that failed nothing is left: they are the cause
-				c.refuse(last.answer)
-				return
-			}
-			if isFault(err) {
-				c.s.Log.Error("selection stopped", "model", c.model.ID, "request_id", c.id, "err", err)
-			}
-			c.refuse(selectionError(err))
+			c.noSelection(last, err)
 			return
 		}
 		c.picked = sel
-		if last = c.dispatch(sel); last == nil {
+		if last = c.dispatch(&c.picked); last == nil {
 			c.entry.Outcome(c.outcome())
 			return
 		}
@@ -283,12 +273,38 @@ func (c *call) run() {
 			c.refuse(last.answer)
 			return
 		}
-		if last.exclude != "" {
-			c.exclude = append(c.exclude, last.exclude)
-		}
-		c.s.Metrics.Attempts.WithLabelValues(last.answer.Code).Inc()
-		c.s.Log.Info("new attempt", "request_id", c.id, "model", c.model.ID, "attempt", c.attempts+1, "failed", last.exclude, "because", last.what)
+		c.tryAgain(last)
 	}
+}
+
+// enter begins the request's entry in the decision log. This and what else run needs once are functions of their own, so that the stack of
+// a stream need not have room for them.
+func (c *call) enter() {
+	c.entry = c.s.Explain.Begin(explain.Facts{
+		Started: c.started, RequestID: c.id, Route: c.path, Model: c.model.ID, Stream: c.streamed,
+		InputTokens: c.inputTokens(), InputExact: c.in.exact, InputSource: c.in.source.String(), PeakTokens: c.peak,
+	})
+}
+
+// noSelection answers when nothing could be selected; last is the attempt before, if there was one.
+func (c *call) noSelection(last *failure, err error) {
+	if last != nil { // without the engines that failed nothing is left: they are the cause
+		c.refuse(last.answer)
+		return
+	}
+	if isFault(err) {
+		c.s.Log.Error("selection stopped", "model", c.model.ID, "request_id", c.id, "err", err)
+	}
+	c.refuse(selectionError(err))
+}
+
+// tryAgain prepares for another attempt after one that failed.
+func (c *call) tryAgain(last *failure) {
+	if last.exclude != "" {
+		c.exclude = append(c.exclude, last.exclude)
+	}
+	c.s.Metrics.Attempts.WithLabelValues(last.answer.Code).Inc()
+	c.s.Log.Info("new attempt", "request_id", c.id, "model", c.model.ID, "attempt", c.attempts+1, "failed", last.exclude, "because", last.what)
 }
 
 // outcome says for the decision log how the last attempt ended.

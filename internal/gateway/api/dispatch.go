@@ -12,7 +12,7 @@ import (
 
 // dispatch sends the request to the selected engines and passes the answer on. It returns nil once an answer has begun or the
 // client has left.
-func (c *call) dispatch(sel bucket.Selection) *failure {
+func (c *call) dispatch(sel *bucket.Selection) *failure {
 	c.engineRID = ""
 	if sel.PD() {
 		return c.dispatchPair(sel)

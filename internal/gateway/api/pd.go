@@ -32,7 +32,7 @@ type prefillResult struct {
 func (p *prefillResult) ok() bool { return p.failed == nil && p.status < 300 }
 
 // dispatchPair sends the request to a prefill and a decode engine. Both accounts are taken before anything is sent.
-func (c *call) dispatchPair(sel bucket.Selection) *failure {
+func (c *call) dispatchPair(sel *bucket.Selection) *failure {
 	p, d := sel.Prefill.Engine, sel.Decode.Engine
 	concurrent := p.Kind == fleet.SGLang && d.Kind == fleet.SGLang
 	if !concurrent && (p.Kind != fleet.VLLM || d.Kind != fleet.VLLM) {
