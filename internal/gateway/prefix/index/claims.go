@@ -50,7 +50,7 @@ func (ix *Index) add(t *tenure, hash prefix.Hash, id uint32, bits uint8) bool {
 		t.blocks++
 	}
 	ix.put(id, ix.sets.with(set, t.no, now))
-	return true
+	return (now^has)&^aliased != 0
 }
 
 func (t *tenure) alias(hash prefix.Hash, a alias) {
@@ -108,7 +108,7 @@ func (ix *Index) drop(t *tenure, hash prefix.Hash, id uint32, bits uint8) bool {
 		t.blocks--
 	}
 	ix.put(id, ix.sets.with(set, t.no, now))
-	return true
+	return (now^has)&^aliased != 0
 }
 
 // dropAlias returns what is left of the block's claims.

@@ -24,8 +24,8 @@ func (ix *Index) prove(x *holder, parent prefix.Hash, out *Outcome) uint32 {
 	}
 	for _, id := range ix.path {
 		for _, hash := range ix.hashes(x.old, id) {
+			ix.add(x.cur, hash, id, 1<<prefix.Device) // first: a block that nobody claims goes
 			ix.drop(x.old, hash, id, 0xff)
-			ix.add(x.cur, hash, id, 1<<prefix.Device)
 		}
 	}
 	out.Proven += len(ix.path)

@@ -18,7 +18,7 @@ func (g groups) hybrid() bool { return g.window != 0 || g.recurrent != 0 }
 
 // side returns the bits that a prefix needs besides a tier.
 func (g groups) side() (bits uint8) {
-	if g.window != 0 {
+	if g.window != 0 && g.tokens > 1 {
 		bits |= window
 	}
 	if g.recurrent != 0 {

@@ -1,0 +1,404 @@
+package index
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/perigee-llm/perigee/internal/gateway/prefix"
+)
+
+// model is the index as it should be, in maps, with nothing clever: a block is named by all that is in it, and each look-up asks each
+// engine about each block.
+type model struct {
+	blockSize, limit int
+	holders          map[Holder]*modelHolder
+}
+
+type modelHolder struct {
+	store    bool
+	engine   uint32
+	rank     int32
+	state    State
+	limit    int
+	cur, old map[prefix.Hash]*modelClaim
+	attached map[Holder]bool
+
+	full, window, recurrent int // group numbers, -1: none seen
+	tokens                  int
+}
+
+type modelClaim struct {
+	name, parent string // parent "" for the first of a prompt
+	bits         uint8
+}
+
+func newModel(c Config) *model {
+	return &model{blockSize: c.BlockSize, limit: c.Limit, holders: map[Holder]*modelHolder{}}
+}
+
+func (m *model) open(h Holder, store bool, engine uint32, rank int32) {
+	m.holders[h] = &modelHolder{store: store, engine: engine, rank: rank, cur: map[prefix.Hash]*modelClaim{}, attached: map[Holder]bool{}, full: -1, window: -1, recurrent: -1}
+}
+
+func (m *model) close(h Holder) {
+	delete(m.holders, h)
+	for _, x := range m.holders {
+		delete(x.attached, h)
+	}
+}
+
+func (m *model) mark(h Holder, s State) {
+	if x := m.holders[h]; x != nil && x.state != CutOff && s != CutOff {
+		x.state = s
+	}
+}
+
+func (m *model) attach(store, engine Holder) {
+	if s, e := m.holders[store], m.holders[engine]; s != nil && e != nil && s.store && !e.store {
+		s.attached[engine] = true
+	}
+}
+
+func (m *model) detach(store, engine Holder) {
+	if s := m.holders[store]; s != nil {
+		delete(s.attached, engine)
+	}
+}
+
+func (m *model) withdraw(h Holder) {
+	if x := m.holders[h]; x != nil {
+		x.clear()
+		x.state, x.full, x.window, x.recurrent, x.tokens = Hidden, -1, -1, -1, 0
+	}
+}
+
+func (m *model) doubt(h Holder) {
+	if x := m.holders[h]; x != nil {
+		x.old, x.cur = x.cur, map[prefix.Hash]*modelClaim{}
+		if x.state != CutOff {
+			x.state = Partial
+		}
+	}
+}
+
+func (m *model) settle(h Holder) {
+	if x := m.holders[h]; x != nil {
+		x.old = nil
+	}
+}
+
+func (x *modelHolder) clear() { x.cur, x.old = map[prefix.Hash]*modelClaim{}, nil }
+
+// held returns what a set of claims says of a block.
+func held(claims map[prefix.Hash]*modelClaim, name string) (bits uint8) {
+	for _, c := range claims {
+		if c.name == name {
+			bits |= c.bits
+		}
+	}
+	return bits
+}
+
+func (m *model) apply(h Holder, e *prefix.Event) (out Outcome) {
+	x := m.holders[h]
+	if x == nil || x.state == CutOff {
+		return Outcome{Result: Refused}
+	}
+	switch e.Kind {
+	case prefix.Cleared:
+		names := map[string]bool{}
+		for _, c := range x.cur {
+			names[c.name] = true
+		}
+		x.clear()
+		return Outcome{Blocks: len(names)}
+	case prefix.Removed:
+		bits, result := x.about(e)
+		if result != Applied {
+			return Outcome{Result: result}
+		}
+		for _, hash := range e.Hashes {
+			known, news := m.forget(x.cur, hash, bits)
+			k, n := m.forget(x.old, hash, bits)
+			if news || n {
+				out.Blocks++
+			}
+			if !known && !k {
+				out.Unknown++
+			}
+		}
+		return out
+	}
+	return m.stored(x, e)
+}
+
+// forget tells whether the hash is known, and whether what its block is held by changed.
+func (m *model) forget(claims map[prefix.Hash]*modelClaim, hash prefix.Hash, bits uint8) (known, news bool) {
+	c := claims[hash]
+	if c == nil {
+		return false, false
+	}
+	before := held(claims, c.name)
+	if c.bits &^= bits; c.bits == 0 {
+		delete(claims, hash)
+	}
+	return true, held(claims, c.name) != before
+}
+
+// about returns the bits that an event is about.
+func (x *modelHolder) about(e *prefix.Event) (uint8, Result) {
+	if e.Tier >= prefix.Tiers {
+		return 0, Malformed
+	}
+	tier := uint8(1) << e.Tier
+	if e.AnyTier {
+		tier = 15
+	}
+	which := &x.full
+	side := uint8(0)
+	if e.Kind == prefix.Removed {
+		switch {
+		case e.Group == x.window:
+			which, side = &x.window, window
+		case e.Group == x.recurrent:
+			which, side = &x.recurrent, recurrent
+		case x.full >= 0 && e.Group != x.full:
+			return x.none()
+		}
+	} else {
+		switch {
+		case e.Recurrent:
+			which, side = &x.recurrent, recurrent
+		case e.Window > 0:
+			which, side = &x.window, window
+		}
+		known := e.Group == x.full || e.Group == x.window || e.Group == x.recurrent
+		if *which < 0 && !known {
+			if *which = e.Group; side == window {
+				x.tokens = e.Window
+			}
+		}
+		if *which != e.Group {
+			return x.none()
+		}
+	}
+	switch {
+	case side != 0 && (x.store || e.Tier != prefix.Device && !e.AnyTier):
+		return x.none()
+	case side != 0:
+		return side, Applied
+	case x.store:
+		if tier &^= 1; tier == 0 {
+			return 0, Malformed
+		}
+	}
+	return tier, Applied
+}
+
+func (x *modelHolder) none() (uint8, Result) {
+	if x.store {
+		return 0, Malformed
+	}
+	return 0, OtherGroup
+}
+
+func (m *model) stored(x *modelHolder, e *prefix.Event) (out Outcome) {
+	switch {
+	case e.AnyTier || e.Tier >= prefix.Tiers:
+		return Outcome{Result: Malformed}
+	case len(e.Tokens) > 0 && e.BlockSize != m.blockSize:
+		return Outcome{Result: OtherSize}
+	case len(e.Tokens) > 0 && (len(e.Tokens) != len(e.Hashes)*m.blockSize || e.Extras != nil && len(e.Extras) != len(e.Hashes)):
+		return Outcome{Result: Malformed}
+	}
+	bits, result := x.about(e)
+	if result != Applied {
+		return Outcome{Result: result}
+	}
+	if len(e.Tokens) == 0 {
+		for _, hash := range e.Hashes {
+			switch c := x.cur[hash]; {
+			case c == nil:
+				out.Unknown++
+			default:
+				before := held(x.cur, c.name)
+				if c.bits |= bits; held(x.cur, c.name) != before {
+					out.Blocks++
+				}
+			}
+		}
+		return out
+	}
+	name, parent := root(e.LoRA, e.Salt), ""
+	if e.HasParent {
+		c := x.cur[e.Parent]
+		if c == nil && x.old != nil && e.Tier == prefix.Device && x.window < 0 && x.recurrent < 0 {
+			c = m.prove(x, e.Parent, &out)
+		}
+		if c == nil {
+			out.Result = Orphan
+			return out
+		}
+		name, parent = c.name, c.name
+	}
+	for i, hash := range e.Hashes {
+		var extra []byte
+		if e.Extras != nil {
+			extra = e.Extras[i]
+		}
+		name = next(name, e.Tokens[i*m.blockSize:(i+1)*m.blockSize], extra)
+		if c := x.cur[hash]; c != nil && c.name != name {
+			delete(x.cur, hash)
+			out.Moved++
+		}
+		if x.cur[hash] == nil && len(x.cur) >= m.limitOf(x) {
+			x.clear()
+			x.state = CutOff
+			out.Result = Exceeded
+			return out
+		}
+		before := held(x.cur, name)
+		if x.cur[hash] == nil {
+			x.cur[hash] = &modelClaim{name: name, parent: parent}
+		}
+		if x.cur[hash].bits |= bits; held(x.cur, name) != before {
+			out.Blocks++
+		}
+		parent = name
+	}
+	return out
+}
+
+// prove moves the doubted claims from a block to the root, or to one that counts already, to those that count.
+func (m *model) prove(x *modelHolder, hash prefix.Hash, out *Outcome) *modelClaim {
+	first := x.old[hash]
+	if first == nil {
+		return nil
+	}
+	type moved struct {
+		hash  prefix.Hash
+		claim *modelClaim
+	}
+	var path []moved
+	blocks := 0
+	for name := first.name; name != ""; {
+		if held(x.cur, name)&1 != 0 {
+			break
+		}
+		parent, there := "", false
+		for hash, c := range x.old {
+			if c.name != name {
+				continue
+			}
+			if now := x.cur[hash]; now != nil && now.name != name {
+				return nil
+			}
+			path = append(path, moved{hash, c})
+			parent, there = c.parent, true
+		}
+		if !there {
+			return nil
+		}
+		blocks++
+		name = parent
+	}
+	if len(x.cur)+blocks > m.limitOf(x) {
+		return nil
+	}
+	for _, p := range path {
+		delete(x.old, p.hash)
+		if x.cur[p.hash] == nil {
+			x.cur[p.hash] = &modelClaim{name: p.claim.name, parent: p.claim.parent}
+		}
+		x.cur[p.hash].bits |= 1
+	}
+	out.Proven = blocks
+	return first
+}
+
+func (m *model) limitOf(x *modelHolder) int {
+	if x.limit > 0 {
+		return x.limit
+	}
+	return m.limit
+}
+
+func root(lora, salt string) string { return "lora " + lora + " salt " + salt + ":" }
+
+func next(name string, tokens []uint32, extra []byte) string {
+	var b strings.Builder
+	b.WriteString(name)
+	for _, t := range tokens {
+		b.WriteString(" " + strconv.Itoa(int(t)))
+	}
+	b.WriteString("+" + string(extra) + "|")
+	return b.String()
+}
+
+func (m *model) lookup(q *prefix.Query) (match prefix.Match) {
+	for h, x := range m.holders {
+		if x.store {
+			continue
+		}
+		if x.state != Exact {
+			match.Blind = append(match.Blind, x.engine)
+		}
+		if d := m.depth(h, x, q); d.Any() > 0 {
+			match.Held = append(match.Held, prefix.Held{Engine: x.engine, Rank: x.rank, Depth: d})
+		}
+	}
+	slices.Sort(match.Blind)
+	match.Blind = slices.Compact(match.Blind)
+	slices.SortFunc(match.Held, func(a, b prefix.Held) int {
+		return cmp.Or(cmp.Compare(a.Engine, b.Engine), cmp.Compare(a.Rank, b.Rank))
+	})
+	return match
+}
+
+func (m *model) depth(h Holder, x *modelHolder, q *prefix.Query) (d prefix.Depth) {
+	var bits []uint8 // of each block of the prompt
+	name := root(q.LoRA, q.Salt)
+	for t := q.Tokens; len(t) >= m.blockSize; t = t[m.blockSize:] {
+		name = next(name, t[:m.blockSize], nil)
+		b := uint8(0)
+		if x.visible() {
+			b |= held(x.cur, name)
+		}
+		for _, s := range m.holders {
+			if s.store && s.attached[h] && s.visible() {
+				b |= held(s.cur, name)
+			}
+		}
+		bits = append(bits, b)
+	}
+	for tier := range prefix.Tiers {
+		n := 0
+		for n < len(bits) && bits[n]&(2<<tier-1) != 0 {
+			n++
+		}
+		for n > 0 && !x.usable(bits[:n], m.blockSize) {
+			n--
+		}
+		d[tier] = int32(n * m.blockSize)
+	}
+	return d
+}
+
+func (x *modelHolder) visible() bool { return x.state == Exact || x.state == Partial }
+
+// usable tells whether the side groups hold what they need for a prefix that ends here.
+func (x *modelHolder) usable(bits []uint8, blockSize int) bool {
+	if x.recurrent >= 0 && bits[len(bits)-1]&recurrent == 0 {
+		return false
+	}
+	if x.window >= 0 {
+		for i := range bits {
+			if (len(bits)-i-1)*blockSize < x.tokens-1 && bits[i]&window == 0 {
+				return false
+			}
+		}
+	}
+	return true
+}
