@@ -9,7 +9,7 @@ COUNT ?= 5
 DURATION ?= 2s
 ROUNDS ?= 3
 
-.PHONY: help build test check race fuzz readme openai-client generate fmt bench bench-gateway tools clean
+.PHONY: help build test check race fuzz readme openai-client qualify-vllm generate fmt bench bench-gateway tools clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ readme: build ## run the commands that the README shows
 
 openai-client: build ## the real openai Python client and curl against perigee serve
 	@scripts/openai-client.sh
+
+qualify-vllm: build ## perigee serve before two real vLLM engines on the CPU: 3 GB of disk, 6 GB of memory
+	@scripts/vllm/qualify.sh
 
 generate: ## write the generated files anew
 	@go generate ./...

@@ -57,7 +57,7 @@ class Engine:
         self.sub.connect(f"tcp://127.0.0.1:{EVENTS}")
         self.child = subprocess.Popen(
             [ROOT / "scripts/vllm/serve.sh", "--name", "capture", "--port", str(PORT), "--events-port", str(EVENTS), "--replay-port", str(REPLAY),
-             "--blocks", str(BLOCKS), "--block-size", str(BLOCK), "--dev", "--", "--max-num-batched-tokens", str(CHUNK),
+             "--blocks", str(BLOCKS), "--block-size", str(BLOCK), "--max-len", "1400", "--dev", "--", "--max-num-batched-tokens", str(CHUNK),
              "--enable-lora", "--max-lora-rank", "8", "--lora-modules", f"adapter={lora}"],
             stdout=subprocess.PIPE, text=True)
         line = self.child.stdout.readline()
@@ -98,6 +98,8 @@ def complete(prompt, n, model="tiny", **more):
         done["lora_name"] = model
     if "cache_salt" in more:
         done["cache_salt"] = more["cache_salt"]
+    if "vllm_xargs" in more:
+        done |= more["vllm_xargs"]
     return done
 
 
@@ -155,6 +157,7 @@ def main():
         s.step("one prompt of 100 tokens, 40 of output: decoding fills a block", ask(first, 40))
         s.step("the same again: all of it is there", ask(first, 40))
         s.step("its conversation goes on", ask(first + s.steps[0]["requests"][0]["output_token_ids"] + cut(200, 30), 4))
+        s.step("the same with all that is reused announced again", ask(first, 4, vllm_xargs={"kv_cache_report_mode": "full"}))
         s.step("a prompt shorter than a block", ask(cut(300, 20), 4))
         s.step("a prompt of exactly three blocks, twice: the last block is computed again", ask(cut(400, 96), 1), ask(cut(400, 96), 1))
         s.step("three of a family of 320 tokens", *[ask(family + cut(2000 + 50 * i, 50), 4) for i in range(3)])
@@ -164,6 +167,8 @@ def main():
         s.step("a LoRA adapter and a salt", ask(first, 4, "adapter", cache_salt="tenant-a"))
         s.step("700 tokens, in three parts: others are evicted", ask(cut(3000, 700), 4))
         s.step("of what came before, some is left", ask(first, 4), ask(family + cut(2000, 50), 4))
+        s.step("1,280 tokens: the end of the family goes, leaf by leaf", ask(cut(7000, 1280), 4))
+        s.step("its beginning is left", ask(family + cut(2000, 50), 4))
         s.step("three at once", [ask(cut(4000 + 100 * i, 90), 12) for i in range(3)])
         s.step("more at once than fit: some are put off and begun again", [ask(cut(5000 + 300 * i, 280), 150) for i in range(5)])
         s.step("a reset: nothing is published", lambda: post("/reset_prefix_cache"))

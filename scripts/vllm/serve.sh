@@ -3,7 +3,7 @@
 # on SIGTERM, SIGINT or SIGHUP. Exit code: 0 stopped on request, 1 it did not start, or ended by itself.
 #
 #   serve.sh --port 8001 [--name a] [--events-port 5601 --replay-port 5701] [--space GiB] [--blocks N] [--block-size N] [--cpus LIST]
-#            [--model DIR] [--served-name NAME] [--dev] [-- ARGUMENTS OF vllm serve]
+#            [--model DIR] [--served-name NAME] [--max-len TOKENS] [--dev] [-- ARGUMENTS OF vllm serve]
 #
 # --blocks makes the KV cache smaller than --space, so that it evicts. --cpus binds the worker's threads (0, 0-1); two engines that share
 # two cores are much faster with one each. --dev serves /reset_prefix_cache and its like. Its log is .cache/vllm/log/NAME.log; the id of
@@ -11,9 +11,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 dir=$PWD/.cache/vllm
-name=engine port='' events='' replay='' space=1 blocks='' block=32 cpus=auto model=$dir/model served=tiny dev=0
+name=engine port='' events='' replay='' space=1 blocks='' block=32 cpus=auto model=$dir/model served=tiny max=8192 dev=0
 # Ready takes 20 s on a quiet machine, and three minutes on one that is asked for much else.
-start_s=${VLLM_START_S:-300}
+start_s=${ENGINE_START_S:-300}
 stop_s=20
 
 usage() {
@@ -34,6 +34,7 @@ while (($#)); do
 	--cpus) cpus=${2:?} ;;
 	--model) model=${2:?} ;;
 	--served-name) served=${2:?} ;;
+	--max-len) max=${2:?} ;;
 	*) usage ;;
 	esac
 	shift 2
@@ -42,7 +43,7 @@ done
 [[ -s $dir/installed ]] || { echo "vLLM is not installed: run scripts/vllm/install.sh" >&2; exit 1; }
 [[ -s $model/made.json || -s $model/config.json ]] || { echo "no model in $model: run scripts/vllm/model.py" >&2; exit 1; }
 
-args=(serve "$model" --served-model-name "$served" --host 127.0.0.1 --port "$port" --max-model-len 8192 --max-num-seqs 8
+args=(serve "$model" --served-model-name "$served" --host 127.0.0.1 --port "$port" --max-model-len "$max" --max-num-seqs 8
 	# float32 has fast kernels on every x86-64; bfloat16 only with AVX-512, and is several times slower elsewhere.
 	--dtype float32 --enforce-eager --block-size "$block"
 	# What the qualification reads: cached_tokens in the usage, and a hash that is the same in each process.
