@@ -30,6 +30,7 @@ var arrows = map[string][]string{
 
 	// The pure core of the Cache Manager.
 	"internal/cache/state":        {}, // what a page is, and which pages make a prefix
+	"internal/cache/planning":     {"internal/cache/state"},
 	"internal/cache/storage/dram": {"internal/chain"},
 	"internal/cache/core":         {"internal/cache/storage/dram", "internal/chain"},
 

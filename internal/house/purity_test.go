@@ -17,6 +17,7 @@ var pure = []string{
 	"internal/cache/core",
 	"internal/cache/storage/dram",
 	"internal/cache/state",
+	"internal/cache/planning",
 	"internal/gateway/fleet",
 	"internal/gateway/load",
 	"internal/gateway/prefix",
