@@ -45,8 +45,7 @@ func (k Key) IsZero() bool { return k == Key{} }
 
 // Bytes returns k as it goes over a wire and onto a disk.
 func (k Key) Bytes() (b [Size]byte) {
-	binary.LittleEndian.PutUint64(b[:8], k.Lo)
-	binary.LittleEndian.PutUint64(b[8:], k.Hi)
+	k.put(b[:])
 	return b
 }
 
@@ -86,17 +85,29 @@ const inline = Size + 4*128 + 112
 // Next returns the name of the full block that follows k. The caller gives all its tokens and nil for no extra. It allocates
 // only for a block that is larger than engines' usual ones.
 func (k Key) Next(tokens []uint32, extra []byte) Key {
+	if len(tokens) == 16 && len(extra) == 0 {
+		return k.next16((*[16]uint32)(tokens))
+	}
 	var space [inline]byte
-	b := space[:Size]
-	binary.LittleEndian.PutUint64(b, k.Lo)
-	binary.LittleEndian.PutUint64(b[8:], k.Hi)
-	if n := Size + 4*len(tokens) + len(extra); n > inline {
-		b = append(make([]byte, 0, n), b...)
+	b := space[:]
+	n := Size + 4*len(tokens) + len(extra)
+	if n > inline {
+		b = make([]byte, n)
 	}
-	for _, t := range tokens {
-		b = binary.LittleEndian.AppendUint32(b, t)
+	k.put(b)
+	put(b[Size:], tokens)
+	copy(b[Size+4*len(tokens):], extra)
+	return sum(b[:n])
+}
+
+// next16 is Next for the commonest block: most of Next's time is to clear and to fill its space, and here that is as large as it must be.
+func (k Key) next16(tokens *[16]uint32) Key {
+	var b [Size + 4*16]byte
+	k.put(b[:])
+	for i := range 8 {
+		binary.LittleEndian.PutUint64(b[Size+8*i:], uint64(tokens[2*i])|uint64(tokens[2*i+1])<<32)
 	}
-	return sum(append(b, extra...))
+	return sum(b[:])
 }
 
 // Append appends the names of the full blocks of tokens that follow k, and returns the extended slice; the tokens of a last block
@@ -108,6 +119,22 @@ func (k Key) Append(dst []Key, tokens []uint32, blockSize int) []Key {
 		tokens = tokens[blockSize:]
 	}
 	return dst
+}
+
+func (k Key) put(b []byte) {
+	binary.LittleEndian.PutUint64(b, k.Lo)
+	binary.LittleEndian.PutUint64(b[8:], k.Hi)
+}
+
+// put writes the tokens, two at a time.
+func put(b []byte, tokens []uint32) {
+	for len(tokens) >= 2 && len(b) >= 8 {
+		binary.LittleEndian.PutUint64(b, uint64(tokens[0])|uint64(tokens[1])<<32)
+		b, tokens = b[8:], tokens[2:]
+	}
+	if len(tokens) > 0 {
+		binary.LittleEndian.PutUint32(b, tokens[0])
+	}
 }
 
 func sum(b []byte) Key {

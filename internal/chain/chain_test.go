@@ -67,6 +67,27 @@ func TestWhatSeparates(t *testing.T) {
 	note(r.Next([]uint32{1, 2}, nil).Next([]uint32{1, 2}, nil), "1 2 1 2")
 }
 
+// TestNextIsTheFormula holds every length and every sort of extra against the bytes that the package comment describes.
+func TestNextIsTheFormula(t *testing.T) {
+	k := Root{Model: "m", BlockSize: 1}.Key()
+	tokens := make([]uint32, 200)
+	for i := range tokens {
+		tokens[i] = uint32(i+1) * 2654435761
+	}
+	for n := range tokens {
+		for _, extra := range [][]byte{nil, {1}, make([]byte, 200)} {
+			b := k.Bytes()
+			text := b[:]
+			for _, token := range tokens[:n] {
+				text = append(text, byte(token), byte(token>>8), byte(token>>16), byte(token>>24))
+			}
+			if got, want := k.Next(tokens[:n], extra), sum(append(text, extra...)); got != want {
+				t.Errorf("%d tokens, %d bytes extra: %v, want %v", n, len(extra), got, want)
+			}
+		}
+	}
+}
+
 func TestNextAllocatesNothing(t *testing.T) {
 	tokens, extra := make([]uint32, 128), make([]byte, 112)
 	k := Root{Model: "m", BlockSize: 128}.Key()
