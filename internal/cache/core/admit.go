@@ -92,6 +92,13 @@ func (c *Core) settleQuery(q *query) {
 	if q.pending > 0 || q.sess.queries[q.ticket.Op] != q || q.lease != (LeaseID{}) {
 		return
 	}
+	// What was flushed or found corrupt while others were read is not lent.
+	if i := slices.IndexFunc(q.pages, func(p dram.Page) bool { return c.books.State(p) == dram.Doomed }); i >= 0 {
+		c.cut(q, i)
+		if len(q.pages) == 0 {
+			return
+		}
+	}
 	if q.mode != Warm {
 		c.lend(q)
 		c.do(c.readyOf(q))

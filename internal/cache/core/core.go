@@ -62,11 +62,10 @@ type scope struct {
 
 // arena is a piece of the pool.
 type arena struct {
-	id      uint32
-	at      int // the books' number
-	writer  *session
-	space   uint32
-	retired bool // another shape has taken its place
+	id     uint32
+	at     int // the books' number
+	writer *session
+	space  uint32
 }
 
 // backing is a block below memory.

@@ -102,3 +102,33 @@ func text(a Action) string {
 	}
 	return fmt.Sprintf("%T?", a)
 }
+
+// eventText is an event in one line.
+func eventText(ev Event) string {
+	switch e := ev.(type) {
+	case *Register:
+		return fmt.Sprintf("register %v %s %s %v", e.Session, e.Instance, spaceName(e.Namespace), e.Arenas)
+	case *Publish:
+		text := fmt.Sprintf("publish %v op %d part %d group %d:", e.Session, e.Op, e.Part, e.Blocks[0].Group)
+		for _, b := range e.Blocks {
+			text += " " + nameOf(b.Hash) + "<" + nameOf(b.Parent)
+		}
+		return text
+	case *Query:
+		text := fmt.Sprintf("query %v %v mode %d consumers %d prio %d", e.Session, e.Ticket, e.Mode, e.Consumers, e.Priority)
+		for _, w := range e.Demand {
+			text += fmt.Sprintf(" %d:", w.Group)
+			for _, h := range w.Hashes {
+				text += nameOf(h) + ","
+			}
+		}
+		return text
+	case *Backed:
+		return fmt.Sprintf("backed %s/%d/%s<%s at %d", spaceName(e.Namespace), e.Group, nameOf(e.Hash), nameOf(e.Parent), e.Extent.Offset)
+	case *Unbacked:
+		return fmt.Sprintf("unbacked %s/%d/%s at %d", spaceName(e.Namespace), e.Group, nameOf(e.Hash), e.Extent.Offset)
+	case *Flush:
+		return "flush " + spaceName(e.Namespace)
+	}
+	return strings.TrimPrefix(fmt.Sprintf("%T%+v", ev, ev), "*core.")
+}

@@ -56,8 +56,18 @@ func (c *Core) publish(e *Publish) {
 	p := &publish{op: e.Op}
 	s.publishes[e.Op] = p
 	answers := make([]GrantedBlock, len(e.Blocks))
+	var without *Block // the last one that got no room
 	for i := range e.Blocks {
-		answers[i] = c.publishBlock(s, p, e, i, sc)
+		b := &e.Blocks[i]
+		// What continues a block that there was no room for could not be reached: nothing goes for it.
+		if without != nil && b.Parent == without.Hash && b.Group == without.Group {
+			answers[i].Disposition = NoRoom
+		} else {
+			answers[i] = c.publishBlock(s, p, e, i, sc)
+		}
+		if answers[i].Disposition == NoRoom {
+			without = b
+		}
 		c.stats.Published[answers[i].Disposition]++
 		if d := answers[i].Disposition; d == Taken || d == NoRoom {
 			p.dropped++
@@ -106,6 +116,7 @@ func (c *Core) publishBlock(s *session, pub *publish, e *Publish, i, sc int) Gra
 	b := &e.Blocks[i]
 	p, there := c.books.Find(dram.Key{Space: s.space, Group: b.Group, Hash: b.Hash})
 	if there {
+		c.books.Adopt(p, b.Parent)
 		if c.books.State(p) == dram.Visible {
 			c.books.Touch(p, c.now) // the engine has just had it in use
 			return GrantedBlock{Disposition: Present}

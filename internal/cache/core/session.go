@@ -141,18 +141,20 @@ func (c *Core) takeArena(a Arena, s *session) *arena {
 		old.writer = s
 		return old
 	}
+	gen := uint32(0)
 	if old != nil {
-		c.dropArena(old)
+		gen = c.dropArena(old)
 	}
-	r := &arena{id: a.ID, at: c.books.AddArena(a.Slots, a.SlotBytes), writer: s, space: s.space}
+	r := &arena{id: a.ID, at: c.books.AddArena(a.Slots, a.SlotBytes, gen), writer: s, space: s.space}
 	c.arenas[a.ID] = r
 	c.arenaList = append(c.arenaList, r)
 	c.pool += int64(a.Slots) * int64(a.SlotBytes)
 	return r
 }
 
-// dropArena empties an arena and forgets its shape. Nothing in it is held.
-func (c *Core) dropArena(a *arena) {
+// dropArena empties an arena and forgets its shape. Nothing in it is held. The generations go on from the one it returns: a word about a
+// slot of the old shape must not fit one of the new.
+func (c *Core) dropArena(a *arena) (gen uint32) {
 	for p := range c.books.Pages() {
 		if c.books.ArenaOf(p) == a.at {
 			c.drop(p, Flushed)
@@ -160,8 +162,7 @@ func (c *Core) dropArena(a *arena) {
 	}
 	slots, size, _ := c.books.Arena(a.at)
 	c.pool -= int64(slots) * int64(size)
-	c.books.RemoveArena(a.at)
-	a.retired = true
+	return c.books.RemoveArena(a.at)
 }
 
 // lost ends all that a session wanted. What its process may still touch stays quarantined.

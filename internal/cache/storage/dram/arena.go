@@ -38,11 +38,12 @@ type Slot struct {
 	Word  uint64
 }
 
-// AddArena makes an arena of n slots, all free, and returns its number. Numbers count from 0 and are not used again.
-func (s *Store) AddArena(n, slotBytes uint32) int {
+// AddArena makes an arena of n slots, all free, and returns its number. Numbers count from 0 and are not used again. The slots'
+// generations go on from gen, for an arena that takes the place of another under the same name.
+func (s *Store) AddArena(n, slotBytes, gen uint32) int {
 	a := &arena{slotBytes: slotBytes, slots: make([]slot, n), free: -1, freeCount: int(n)}
 	for i := int32(n) - 1; i >= 0; i-- {
-		a.slots[i] = slot{page: None, next: a.free}
+		a.slots[i] = slot{page: None, next: a.free, gen: gen}
 		a.free = i
 	}
 	s.arenas = append(s.arenas, a)

@@ -50,8 +50,8 @@ func (c *checker) page(p Page) {
 	}
 	c.want(parts == int(g.parts), p, "has another number of slots")
 	c.resident[g.scope] += s.Bytes(p)
-	if g.parent != None && s.pages[g.parent].gen == g.parentGen && s.pages[g.parent].state != free {
-		c.children[g.parent]++
+	if q := s.parentOf(p); q != None && g.state != Doomed {
+		c.children[q]++
 	}
 	if g.state == Doomed {
 		c.want(g.heapAt < 0, p, "doomed and among the leaves")

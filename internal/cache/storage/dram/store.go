@@ -116,17 +116,50 @@ func (s *Store) link(p Page, parent Hash) {
 	s.settle(q)
 }
 
-func (s *Store) unlink(p Page) {
+// maxClimb bounds the search for a circle in Adopt: four times the longest chains in use (a million tokens in blocks of 1,024). A block that lies
+// deeper stays an orphan, which costs a little of the order's quality.
+const maxClimb = 4096
+
+// Adopt makes a block whose parent was not there as it began a child of its parent, if that is there now.
+func (s *Store) Adopt(p Page, parent Hash) {
 	g := &s.pages[p]
-	if g.parent == None {
+	if s.parentOf(p) != None {
 		return
 	}
-	q := g.parent
-	g.parent = None
-	if s.pages[q].gen == g.parentGen && s.pages[q].state != free {
+	q, ok := s.Find(Key{g.space, uint32(g.group), parent})
+	if !ok || q == p {
+		return
+	}
+	// A client may claim a circle, and nothing in it could ever go. Only a block with children can close one.
+	for up, n := q, 0; g.children > 0; n++ {
+		if up == p || n == maxClimb {
+			return
+		}
+		if up = s.parentOf(up); up == None {
+			break
+		}
+	}
+	s.link(p, parent)
+}
+
+func (s *Store) unlink(p Page) {
+	if q := s.parentOf(p); q != None {
 		s.pages[q].children--
 		s.settle(q)
 	}
+	s.pages[p].parent = None
+}
+
+// parentOf is the block that p continues, or None if there is none that can be found.
+func (s *Store) parentOf(p Page) Page {
+	g := &s.pages[p]
+	if g.parent == None {
+		return None
+	}
+	if q := &s.pages[g.parent]; q.gen != g.parentGen || q.state == free || q.state == Doomed {
+		return None
+	}
+	return g.parent
 }
 
 // Show makes a Filling block Visible. Its coming in counts as a use, unless it came on speculation.

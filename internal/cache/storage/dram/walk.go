@@ -25,12 +25,16 @@ func (s *Store) Held(arena int) bool {
 	return false
 }
 
-// RemoveArena forgets an arena that has no block. Its number stays used up.
-func (s *Store) RemoveArena(at int) {
+// RemoveArena forgets an arena that has no block, and returns the highest generation that a slot of it had. Its number stays used up.
+func (s *Store) RemoveArena(at int) (gen uint32) {
 	a := s.arenas[at]
 	mustBe(a.freeCount == len(a.slots), "an arena was removed with blocks in it")
 	s.slotTotal -= len(a.slots)
+	for i := range a.slots {
+		gen = max(gen, a.slots[i].gen)
+	}
 	*a = arena{free: -1}
+	return gen
 }
 
 // All yields the blocks in whatever state, Doomed ones included.

@@ -1,0 +1,303 @@
+package core
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/perigee-llm/perigee/internal/cache/storage/dram"
+	"github.com/perigee-llm/perigee/internal/script"
+)
+
+// TestSimulation lets random clients that die, hang, repeat, lie and restart use a core, and holds what it does against the model.
+func TestSimulation(t *testing.T) {
+	r := script.Rand(t)
+	n := 2000
+	if testing.Short() {
+		n = 200
+	}
+	var sum tally
+	for i := range n {
+		seed := r.Uint64()
+		s := history(t, seed, &sum)
+		if t.Failed() {
+			t.Fatalf("history %d:\n%s", seed, s.tail())
+		}
+		if i%20 == 0 && s.tail() != history(t, seed, &sum).tail() {
+			t.Fatalf("history %d is another one the second time", seed)
+		}
+	}
+	t.Logf("%+v", sum)
+	if sum.Restored == 0 || sum.Shared == 0 || sum.Evicted == 0 || sum.Stale == 0 || sum.Busy == 0 || sum.Waited == 0 || sum.Zombie == 0 || sum.Mismatch == 0 || sum.Closed == 0 || sum.Collected == 0 {
+		t.Errorf("the histories leave out something: %+v", sum)
+	}
+}
+
+// history is one, to its end or its first fault.
+func history(t *testing.T, seed uint64, sum *tally) *sim {
+	s := newSim(t, seed, sum)
+	for i := 0; i < 250 && !t.Failed(); i++ {
+		s.step()
+	}
+	if !t.Failed() {
+		s.rest()
+	}
+	sum.Shared += int(s.c.Stats().SharedReads)
+	sum.Collected += int(s.c.Stats().Collected)
+	return s
+}
+
+// tally is what happened in all histories, so that a simulator which only ever sees misses is noticed.
+type tally struct{ Restored, Failed, Evicted, Stale, Busy, Waited, Shared, Zombie, Mismatch, Collected, Closed int }
+
+type sim struct {
+	t       *testing.T
+	r       *rand.Rand
+	c       *Core
+	m       *model
+	clients []*client
+	number  uint32
+	parts   int
+	arenas  uint32
+	reads   bool // blocks come from below, too
+	log     []string
+	sum     *tally
+	answers []Action
+}
+
+// client is an engine: what it knows, and the words it has not said yet.
+type client struct {
+	id      SessionID
+	ns      Namespace
+	lost    bool
+	op, pub uint64
+	asked   []*Query
+	again   *Publish
+	slots   []SlotRef // granted to it, ended ones included: it repeats itself
+	leases  []LeaseID
+}
+
+func newSim(t *testing.T, seed uint64, sum *tally) *sim {
+	s := &sim{t: t, r: rand.New(rand.NewPCG(seed, 1)), sum: sum}
+	s.m = newModel(func(format string, args ...any) { t.Errorf(format, args...) })
+	s.parts, s.arenas, s.reads = 1+s.r.IntN(2), 1+uint32(s.r.IntN(3)), s.r.IntN(2) == 0
+	cfg := Config{Epoch: scriptEpoch, Budgets: Budgets{Total: int64(100 * (2 + s.r.IntN(20)))}}
+	cfg.Limits = Limits{Wait: 3 * time.Second, LeaseTTL: 5 * time.Second, Patience: 8 * time.Second, SessionQueries: 6, Publishes: 4}
+	s.m.total, s.m.patience, s.m.ttl = cfg.Budgets.Total, cfg.Limits.Patience, cfg.Limits.LeaseTTL
+	s.m.lru = !s.reads && s.r.IntN(2) == 0
+	var p dram.Policy = dram.LRU{}
+	if !s.m.lru {
+		p = dram.DefaultPolicy()
+	}
+	s.c = New(cfg, p)
+	return s
+}
+
+func (s *sim) step() {
+	s.m.now += time.Duration(s.r.IntN(150)) * time.Millisecond
+	if s.r.IntN(80) == 0 {
+		s.m.now += time.Duration(s.r.IntN(10)) * time.Second
+	}
+	alive := s.some(func(c *client) bool { return !c.lost })
+	lost := s.some(func(c *client) bool { return c.lost })
+	switch n := s.r.IntN(100); {
+	case n < 4+10*b2i(alive == nil) && len(s.clients) < 5:
+		s.register()
+	case n < 10 && alive != nil && s.r.IntN(3) == 0:
+		alive.lost = true
+		s.m.lost(alive.id)
+		s.event(&Lost{alive.id})
+	case n < 15 && lost != nil:
+		s.fence(lost)
+	case n < 25 && lost != nil:
+		s.zombie(lost)
+	case n < 30:
+		s.m.tick()
+		s.event(&Tick{})
+	case n < 32 && s.r.IntN(4) == 0:
+		s.flush()
+	case n < 33:
+		s.event(&Evict{uint32(s.r.IntN(int(s.arenas))), 1 + s.r.IntN(3)})
+	case n < 45 && s.reads:
+		s.below()
+	case alive != nil:
+		for range 1 + s.r.IntN(6) {
+			s.act(alive)
+		}
+	}
+}
+
+func (s *sim) some(want func(*client) bool) *client {
+	var fit []*client
+	for _, c := range s.clients {
+		if want(c) {
+			fit = append(fit, c)
+		}
+	}
+	if len(fit) == 0 {
+		return nil
+	}
+	return fit[s.r.IntN(len(fit))]
+}
+
+func (s *sim) register() {
+	s.number++
+	c := &client{id: SessionID{scriptEpoch, s.number}, ns: Namespace(hashOf([]string{"m", "n"}[s.r.IntN(2)]))}
+	arena := uint32(s.r.IntN(int(s.arenas)))
+	slots := 6 + 4*arena
+	e := &Register{Session: c.id, Instance: fmt.Sprint("engine", s.r.IntN(4)), Namespace: c.ns, Arenas: []Arena{{arena, slots, 100}}}
+	for range 2 {
+		g := Group{PartBytes: []uint32{100, 90}[:s.parts]}
+		e.Layout = append(e.Layout, g)
+	}
+	s.event(e)
+	if _, ok := s.answers[len(s.answers)-1].(Registered); ok {
+		s.clients = append(s.clients, c)
+		s.m.alive[c.id] = true
+	}
+}
+
+// fence ends a process: from now on it writes and reads nothing.
+func (s *sim) fence(c *client) {
+	s.m.lost(c.id)
+	for p, w := range s.m.writers {
+		if w == c.id {
+			delete(s.m.writers, p)
+		}
+	}
+	for id, l := range s.m.leases {
+		if l.sess == c.id {
+			delete(s.m.leases, id)
+		}
+	}
+	s.clients = slices.DeleteFunc(s.clients, func(o *client) bool { return o == c })
+	s.event(&Fenced{c.id})
+}
+
+// zombie writes where a process that nobody listens to any more may still be writing.
+func (s *sim) zombie(c *client) {
+	for _, p := range slices.SortedFunc(maps.Keys(s.m.writers), func(a, b place) int { return int(a.arena*1000+a.index) - int(b.arena*1000+b.index) }) {
+		if s.m.writers[p] == c.id {
+			s.m.memory[p] = s.r.Uint64()
+			s.sum.Zombie++
+		}
+	}
+}
+
+func (s *sim) flush() {
+	ns := Namespace(hashOf([]string{"m", "n"}[s.r.IntN(2)]))
+	for k := range s.m.backed {
+		if k.ns == ns {
+			delete(s.m.backed, k)
+		}
+	}
+	for id, k := range s.m.readKey {
+		if k.ns == ns {
+			delete(s.m.readKey, id)
+			s.m.forgetParent(k)
+		}
+	}
+	for k := range s.m.filling {
+		if k.ns == ns {
+			s.m.giveUp(k)
+		}
+	}
+	s.event(&Flush{ns})
+}
+
+// nodes is how many blocks there are in each group and namespace.
+const nodes = 9
+
+// path is the blocks from the root to block n of a binary tree.
+func path(n int) (out []Hash) {
+	for ; n > 0; n /= 2 {
+		out = append(out, hashOf(fmt.Sprint(n)))
+	}
+	slices.Reverse(out)
+	return out
+}
+
+func tagOf(k blockKey, part int) uint64 {
+	h := uint64(part + 1)
+	for _, b := range fmt.Sprint(k) {
+		h = h*0x9e3779b97f4a7c15 + uint64(b)
+	}
+	return h | 1
+}
+
+func (s *sim) below() {
+	ids := slices.Sorted(maps.Keys(s.m.reads))
+	if len(ids) > 0 && s.r.IntN(3) > 0 {
+		s.readDone(ids[s.r.IntN(len(ids))])
+		return
+	}
+	ns := Namespace(hashOf([]string{"m", "n"}[s.r.IntN(2)]))
+	way := path(1 + s.r.IntN(nodes))
+	k := blockKey{ns, uint32(s.r.IntN(2)), way[len(way)-1]}
+	if x, ok := s.m.backed[k]; ok && s.r.IntN(3) == 0 {
+		delete(s.m.backed, k)
+		s.event(&Unbacked{Namespace: ns, Group: k.group, Hash: k.hash, Extent: x})
+		return
+	}
+	e := &Backed{Namespace: ns, Group: k.group, Hash: k.hash, Extent: Extent{Offset: s.r.Uint64N(100), Length: 1}}
+	if len(way) > 1 {
+		e.Parent = way[len(way)-2]
+	}
+	for part := range s.parts {
+		e.Checksums = append(e.Checksums, tagOf(k, part))
+	}
+	s.m.backed[k] = e.Extent
+	s.event(e)
+}
+
+func (s *sim) readDone(id ReadID) {
+	e := &ReadDone{Read: id, Outcome: Outcome(max(0, s.r.IntN(8)-5))}
+	read, k := s.m.reads[id], s.m.readKey[id]
+	for part, t := range read.Slots {
+		p := placeOf(t.Slot)
+		if e.Outcome == Done {
+			s.m.memory[p] = t.Checksum
+			s.m.truth[t.Slot] = content{key: k, part: part, tag: t.Checksum}
+		} else {
+			s.m.memory[p] = s.r.Uint64()
+		}
+		delete(s.m.writers, p)
+	}
+	if _, live := s.m.readKey[id]; e.Outcome == Mismatch && live {
+		delete(s.m.backed, k)
+	}
+	if e.Outcome != Done {
+		s.m.forgetParent(k)
+	}
+	delete(s.m.reads, id)
+	delete(s.m.readKey, id)
+	s.event(e)
+}
+
+// rest ends everything, and wants all bytes back.
+func (s *sim) rest() {
+	for len(s.clients) > 0 {
+		s.fence(s.clients[0])
+	}
+	for _, id := range slices.Sorted(maps.Keys(s.m.reads)) {
+		s.readDone(id)
+	}
+	u := s.c.Usage()
+	if u.Reserved != 0 || u.Leased != 0 || u.Orphaned != 0 || u.Pinned != 0 || u.Granted != 0 || u.Quarantined != 0 || u.Queries != 0 {
+		s.t.Errorf("at rest: %+v", u)
+	}
+	if u.Blocks != len(s.m.visible) || u.Free != u.Pool-int64(100*s.parts*u.Blocks) {
+		s.t.Errorf("at rest: %+v, and %d blocks are visible", u, len(s.m.visible))
+	}
+}
+
+func (s *sim) tail() string {
+	out := ""
+	for _, l := range s.log[max(0, len(s.log)-300):] {
+		out += l + "\n"
+	}
+	return out
+}

@@ -1,0 +1,166 @@
+package core
+
+// take reads one action.
+func (s *sim) take(ev Event, a Action) {
+	switch a := a.(type) {
+	case Granted:
+		s.granted(ev.(*Publish), a)
+	case Visible:
+		s.m.show(a)
+		for k, r := range s.m.reads {
+			if r.Slots[0].Slot == a.Slots[0].Slot {
+				delete(s.m.reads, k)
+			}
+		}
+	case Removed:
+		s.m.remove(a)
+		s.sum.Evicted += b2i(a.Reason == Evicted)
+	case Freed:
+		s.m.freed(a.Slot)
+	case Read:
+		s.reading(a)
+	case Ready:
+		s.ready(a)
+	case Plan:
+		s.plan(a)
+	case CloseSession:
+		s.sum.Closed++
+	}
+}
+
+func (s *sim) granted(e *Publish, a Granted) {
+	c := s.clientOf(a.Session)
+	for i, g := range a.Blocks {
+		b := &e.Blocks[i]
+		k := blockKey{c.ns, b.Group, b.Hash}
+		f := s.m.filling[k]
+		if there := s.m.visible[k] != nil || f != nil || s.m.isRead(k); there && s.m.parents[k] == (blockKey{}) && g.Disposition != NoRoom {
+			s.begin(k, b.Parent) // its parent may have come after it
+		}
+		switch g.Disposition {
+		case Write:
+			if s.m.visible[k] != nil || f != nil && f.sess != c.id {
+				s.t.Errorf("%v granted, and it is visible or another's", k)
+			}
+			if f == nil {
+				s.begin(k, b.Parent)
+				s.m.filling[k] = &modelFill{sess: c.id}
+			}
+			s.m.filling[k].at = s.m.now
+			s.m.granted(g.Slot, c.id)
+			s.m.grants[g.Slot] = &modelGrant{key: k, part: int(e.Part), sess: c.id, at: s.m.now}
+			c.slots = append(c.slots, g.Slot)
+		case Present:
+			if s.m.visible[k] == nil {
+				s.t.Errorf("%v present, and it is not", k)
+			} else {
+				s.m.visible[k].used = s.m.now
+			}
+		case Taken:
+			if f == nil && !s.m.isRead(k) {
+				s.t.Errorf("%v taken, and nobody has it", k)
+			}
+		case NoRoom:
+			s.noRoom(c, k)
+		}
+	}
+}
+
+// noRoom wants a refusal for want of room to be true: nothing of the arena may go.
+func (s *sim) noRoom(c *client, k blockKey) {
+	if s.reads || !s.m.lru {
+		return // what a query holds while it reads, and several blocks at once, are not the model's
+	}
+	arena := s.c.sessions[c.id].arenas[0].id
+	for other, b := range s.m.visible {
+		if b.slots[0].Slot.Arena == arena && other != s.m.spare && s.m.mayGo(other) {
+			s.t.Errorf("no room for %v, and %v may go", k, other)
+		}
+	}
+}
+
+// begin notes what a block that begins continues.
+func (s *sim) begin(k blockKey, parent Hash) {
+	p := blockKey{k.ns, k.group, parent}
+	if s.m.visible[p] != nil || s.m.filling[p] != nil || s.m.isRead(p) {
+		s.m.parents[k] = p
+	}
+}
+
+func (s *sim) reading(a Read) {
+	at, _ := s.c.books.SlotAt(s.c.arenas[a.Slots[0].Slot.Arena].at, a.Slots[0].Slot.Index)
+	key := s.c.books.Key(at.Page) // what is read is told by the extent alone, and two keys may have the same
+	k := blockKey{s.c.spaceList[key.Space].name, key.Group, key.Hash}
+	if s.m.visible[k] != nil || s.m.filling[k] != nil || s.m.isRead(k) {
+		s.t.Errorf("%v is read, and it is there", k)
+	}
+	for _, t := range a.Slots {
+		s.m.granted(t.Slot, SessionID{})
+	}
+	s.m.reads[a.Read], s.m.readKey[a.Read] = a, k
+	var parent Hash
+	for i := 1; i <= nodes; i++ {
+		if way := path(i); way[len(way)-1] == k.hash && len(way) > 1 {
+			parent = way[len(way)-2]
+		}
+	}
+	s.begin(k, parent)
+}
+
+func (s *sim) ready(a Ready) {
+	k := ticketKey{a.Session, a.Ticket.Op}
+	q := s.m.queries[k]
+	if q == nil || q.ev.Ticket != a.Ticket {
+		s.t.Errorf("ready for %v, which nobody asks", a.Ticket)
+		return
+	}
+	if a.Lease == (LeaseID{}) {
+		delete(s.m.queries, k)
+		return
+	}
+	if s.m.leases[a.Lease] != nil {
+		return // said again
+	}
+	l := &modelLease{
+		sess: a.Session, ticket: a.Ticket, consumers: q.ev.Consumers, started: map[uint32]bool{}, done: map[uint32]bool{},
+		deadline: s.m.now + s.m.ttl,
+	}
+	for g, w := range q.ev.Demand {
+		if q.ev.Mode == Exact && int(a.Hits[g]) != len(w.Hashes) {
+			s.t.Errorf("an exact demand got %v", a.Hits)
+		}
+		for _, h := range w.Hashes[:a.Hits[g]] {
+			b := s.m.visible[blockKey{q.ns, w.Group, h}]
+			if b == nil {
+				s.t.Errorf("%v is leased and not visible", h)
+				return
+			}
+			b.used = s.m.now
+			l.keys = append(l.keys, blockKey{q.ns, w.Group, h})
+			l.slots = append(l.slots, b.slots)
+		}
+	}
+	s.m.leases[a.Lease] = l
+	c := s.clientOf(a.Session)
+	c.leases = append(c.leases, a.Lease)
+}
+
+func (s *sim) plan(a Plan) {
+	l := s.m.leases[a.Lease]
+	i := 0
+	for _, slots := range l.slots {
+		for part, t := range slots {
+			if l.consumers > 1 && part != int(a.Consumer) {
+				continue
+			}
+			if i >= len(a.Slots) || a.Slots[i] != t {
+				s.t.Errorf("plan %v, and the lease was given for %v", a.Slots, l.slots)
+				return
+			}
+			i++
+		}
+	}
+	if i != len(a.Slots) {
+		s.t.Errorf("plan %v is longer than the lease", a.Slots)
+	}
+}
