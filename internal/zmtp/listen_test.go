@@ -110,8 +110,22 @@ func TestPublisherDialsAgain(t *testing.T) {
 func TestMaxPeers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var network zmtptest.Network
-		var refused []error // by the accepting goroutine, and read after a Wait
-		o := Options{MaxPeers: 2, Refused: func(addr string, err error) { refused = append(refused, err) }}
+		var mu sync.Mutex
+		var refused []error
+		o := Options{MaxPeers: 2, Refused: func(addr string, err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			refused = append(refused, err)
+		}}
+		wantRefused := func(want ...error) {
+			t.Helper()
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			if !slices.EqualFunc(refused, want, errors.Is) {
+				t.Errorf("refused: %v, want %v", refused, want)
+			}
+		}
 		stop := serve(t, network.Listen("r:1"), Router, o, func(c *Conn) { _ = c.Receive(new(Message)) })
 		defer stop()
 		dial := func() (*Conn, error) {
@@ -128,15 +142,9 @@ func TestMaxPeers(t *testing.T) {
 		if _, err := dial(); err == nil {
 			t.Error("a third peer")
 		}
-		synctest.Wait()
-		if len(refused) != 1 || !errors.Is(refused[0], ErrTooManyPeers) {
-			t.Errorf("refused: %v", refused)
-		}
+		wantRefused(ErrTooManyPeers)
 		time.Sleep(5 * time.Second)
-		synctest.Wait()
-		if len(refused) != 2 || !errors.Is(refused[1], ErrStalled) {
-			t.Errorf("refused: %v", refused)
-		}
+		wantRefused(ErrTooManyPeers, ErrStalled)
 		again, err := dial()
 		if err != nil {
 			t.Error(err)

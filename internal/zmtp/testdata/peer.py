@@ -9,6 +9,7 @@ role, endpoint = sys.argv[1:]
 kind, _, how = role.partition("-")
 z = zmq.Context().socket({"pub": zmq.XPUB, "sub": zmq.SUB, "router": zmq.ROUTER, "dealer": zmq.DEALER, "req": zmq.REQ}[kind])
 z.setsockopt(zmq.LINGER, 0)
+z.setsockopt(zmq.SNDHWM, 0)  # with the default of 1000 a ROUTER, too, drops answers without a word
 if kind == "sub":
     z.subscribe(b"kv")
     z.setsockopt(zmq.HEARTBEAT_IVL, 50)
