@@ -180,22 +180,23 @@ func (s *sim) ask1(c *client, e *Query) {
 	known := s.m.queries[ticketKey{c.id, e.Ticket.Op}] != nil
 	s.m.queries[ticketKey{c.id, e.Ticket.Op}] = &modelQuery{ev: e, ns: c.ns}
 	s.event(e)
-	n := 0
-	for i, a := range s.answers {
+	n, loading := 0, false
+	for _, a := range s.answers {
 		switch a := a.(type) {
 		case Ready:
-			if a.Session != c.id || a.Ticket != e.Ticket {
-				continue
+			if a.Session != c.id || a.Ticket != e.Ticket || loading {
+				continue // it waited, and what it replaced made room
 			}
 			n++
-			if i < len(s.answers) && e.Mode == Prefix && !known {
+			if e.Mode == Prefix && !known {
 				s.wantHits(a, run, below)
 			}
 		case Busy:
 			n += b2i(a.Session == c.id && a.Ticket == e.Ticket)
 			s.sum.Busy++
 		case Loading:
-			n += b2i(a.Session == c.id && a.Ticket == e.Ticket)
+			loading = true
+			n++
 			s.sum.Waited++
 		case Candidates:
 			n++
