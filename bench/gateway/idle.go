@@ -111,6 +111,7 @@ func streamsMain(ctx context.Context, args []string) (err error) {
 	n := fs.Int("n", 1000, "streams")
 	body := fs.Int("body", 1024, "size of the request body in bytes")
 	settle := fs.Duration("settle", 5*time.Second, "how long the process is left alone before its memory is read")
+	warm := fs.Int("warm", 1100, "requests before: the decision log remembers 1,024, which no stream is to blame for")
 	engines := fs.Int("engines", 4, "engines that the stub plays")
 	if err := fs.Parse(args); err != nil {
 		return err
@@ -118,6 +119,11 @@ func streamsMain(ctx context.Context, args []string) (err error) {
 	defer s.stop()
 	if err := s.start(ctx, *engines, "-hold"); err != nil {
 		return err
+	}
+	for range *warm {
+		if err := askOnce(ctx, s.addr); err != nil {
+			return err
+		}
 	}
 	if err := pause(ctx, *settle); err != nil {
 		return err
@@ -133,7 +139,8 @@ func streamsMain(ctx context.Context, args []string) (err error) {
 		}
 		defer func() { err = errors.Join(err, conn.Close()) }()
 	}
-	fmt.Printf("%d streams, request bodies of %d bytes\n%10s %12s %12s %12s %12s\n", *n, *body, "after", "resident", "heap", "stacks", "goroutines")
+	fmt.Printf("%d streams, request bodies of %d bytes; before: resident %.1f MiB, heap %.1f MiB, stacks %.1f MiB\n%10s %12s %12s %12s %12s\n", *n, *body,
+		before.resident/(1<<20), before.heap/(1<<20), before.stack/(1<<20), "after", "resident", "heap", "stacks", "goroutines")
 	began := time.Now()
 	for _, at := range []time.Duration{*settle, 3 * *settle} {
 		if err := pause(ctx, at-time.Since(began)); err != nil {

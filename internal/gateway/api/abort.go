@@ -49,13 +49,13 @@ func (a *aborter) start(ctx context.Context, s *Server) {
 	}
 }
 
-// send queues an abort. It does nothing where the engine has no way to abort, and never blocks.
-func (a *aborter) send(w *fleet.Worker, rid string, client http.Header) {
+// send queues an abort in the name of the client whose Authorization auth is, nil where it is none of the engine's business. It does nothing where the engine has no way to abort, and never blocks.
+func (a *aborter) send(w *fleet.Worker, rid string, auth []string) {
 	if rid == "" {
 		return
 	}
 	select {
-	case a.queue <- abort{worker: w, rid: rid, auth: client["Authorization"]}:
+	case a.queue <- abort{worker: w, rid: rid, auth: auth}:
 	default:
 		a.s.Metrics.Aborts.WithLabelValues("dropped").Inc()
 	}

@@ -92,6 +92,7 @@ func (c *call) stream(l *leg, resp *http.Response) {
 	c.forgetQuestion()
 	c.head(resp, resp.ContentLength)
 	var sniff sse.Sniffer
+	resp.Header = nil // it was passed on
 	end := endLeft
 	l.clock.Stop()
 	if c.flush() == nil { // the head: a client may wait for it while the engine thinks
@@ -175,7 +176,7 @@ func (c *call) closeStream(l *leg, resp *http.Response, end ending, sniff *sse.S
 	l.end(outcome, label)
 	c.s.Metrics.Streams.WithLabelValues(l.worker.ID, c.model.ID, what).Inc()
 	if end != endClean && resp.StatusCode < 300 {
-		c.s.aborts.send(l.worker, l.rid, c.r.Header)
+		c.s.aborts.send(l.worker, l.rid, c.auth)
 	}
 }
 
@@ -227,7 +228,7 @@ func (c *call) brokeOff(l *leg, resp *http.Response, err error) *failure {
 	if f.answer == errBadAnswer {
 		f = &failure{answer: errIncomplete(resp.StatusCode), what: "the answer broke off: " + err.Error()}
 	}
-	c.s.aborts.send(l.worker, l.rid, c.r.Header)
+	c.s.aborts.send(l.worker, l.rid, c.auth)
 	return f
 }
 
@@ -263,7 +264,7 @@ func (c *call) long(l *leg, resp *http.Response, have []byte) {
 	c.broken = end != endClean
 	l.end(outcome, label)
 	if c.broken {
-		c.s.aborts.send(l.worker, l.rid, c.r.Header)
+		c.s.aborts.send(l.worker, l.rid, c.auth)
 	}
 }
 

@@ -52,6 +52,7 @@ type call struct {
 	stale    atomic.Bool      // the janitor gave it up
 	picked   bucket.Selection // of the last attempt
 
+	auth       []string  // the client's Authorization, as engines get it
 	engineRID  string    // at the engine of the last attempt
 	writeBy    time.Time // the client's deadline for reading
 	legs       *leg      // the last that was begun and is this goroutine's to end
@@ -280,6 +281,7 @@ func (c *call) run() {
 // enter begins the request's entry in the decision log. This and what else run needs once are functions of their own, so that the stack of
 // a stream need not have room for them.
 func (c *call) enter() {
+	c.auth = c.r.Header["Authorization"]
 	c.entry = c.s.Explain.Begin(explain.Facts{
 		Started: c.started, RequestID: c.id, Route: c.path, Model: c.model.ID, Stream: c.streamed,
 		InputTokens: c.inputTokens(), InputExact: c.in.exact, InputSource: c.in.source.String(), PeakTokens: c.peak,

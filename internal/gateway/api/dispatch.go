@@ -81,7 +81,7 @@ func (c *call) noAnswer(l *leg, err error) *failure {
 		return nil
 	}
 	if l.connected && (f.answer == errTimeout || f.answer == errStale) {
-		c.s.aborts.send(l.worker, l.rid, c.r.Header) // it may be at work on it still
+		c.s.aborts.send(l.worker, l.rid, c.auth) // it may be at work on it still
 	}
 	return f
 }
@@ -94,7 +94,7 @@ func (c *call) leftBefore(l *leg) bool {
 	}
 	c.clientLeft = true
 	if l.connected {
-		c.s.aborts.send(l.worker, l.rid, c.r.Header)
+		c.s.aborts.send(l.worker, l.rid, c.auth)
 	}
 	return true
 }
