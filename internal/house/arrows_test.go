@@ -18,11 +18,12 @@ var arrows = map[string][]string{
 	"internal/chain": {},
 
 	// The pure core of the gateway: it decides, and knows nothing of those that ask.
-	"internal/gateway/load":   {},
-	"internal/gateway/fleet":  {"internal/gateway/load"}, // a worker carries its in-flight accounting
-	"internal/gateway/prefix": {},                        // the words in which engines' events, the index and policies speak of prefixes
-	"internal/gateway/policy": {"internal/gateway/fleet", "internal/gateway/load", "internal/gateway/prefix", "internal/splitmix"},
-	"internal/gateway/bucket": {"internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load", "internal/gateway/prefix"},
+	"internal/gateway/load":         {},
+	"internal/gateway/fleet":        {"internal/gateway/load"},                                    // a worker carries its in-flight accounting
+	"internal/gateway/prefix":       {},                                                           // the words in which engines' events, the index and policies speak of prefixes
+	"internal/gateway/prefix/local": {"internal/gateway/prefix", "internal/gateway/prefix/index"}, // the indexes of a gateway that follows its engines itself
+	"internal/gateway/policy":       {"internal/gateway/fleet", "internal/gateway/load", "internal/gateway/prefix", "internal/splitmix"},
+	"internal/gateway/bucket":       {"internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load", "internal/gateway/prefix"},
 
 	// What engines publish, up to whoever applies it.
 	"internal/gateway/prefix/index":       {"internal/chain", "internal/gateway/prefix"},        // who holds which prefix: events in, matches out

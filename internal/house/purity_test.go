@@ -21,6 +21,7 @@ var pure = []string{
 	"internal/gateway/fleet",
 	"internal/gateway/load",
 	"internal/gateway/prefix",
+	"internal/gateway/prefix/local",
 	"internal/gateway/prefix/events/wire",
 	"internal/gateway/prefix/index",
 	"internal/gateway/policy",

@@ -1,0 +1,140 @@
+package local
+
+import (
+	"github.com/perigee-llm/perigee/internal/gateway/prefix"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix/index"
+)
+
+// Rank is one data-parallel rank of an engine, and what its events are told to. It joins the index of its block size with the first store
+// that says one, and leaves it when its claims are withdrawn: a restarted engine may have another. Its methods belong to one
+// goroutine.
+type Rank struct {
+	store  *Store
+	engine Engine
+	no     int32
+	limit  int
+
+	// Changed with the store's mutex held.
+	in     *opened // nil: no block size is known yet
+	holder index.Holder
+	trust  index.State
+	closed bool
+}
+
+// Apply tells the index what the rank published. Before the first store there is nothing to remove.
+func (r *Rank) Apply(e *prefix.Event) index.Outcome {
+	if r.in == nil {
+		if r.closed || e.Kind != prefix.Stored || e.BlockSize <= 0 {
+			return index.Outcome{Unknown: len(e.Hashes) * boolInt(e.Kind == prefix.Removed)}
+		}
+		r.join(e.BlockSize)
+	}
+	return r.in.Apply(r.holder, e)
+}
+
+func boolInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func (r *Rank) join(blockSize int) {
+	s := r.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.in = s.joinLocked(domain{r.engine.Base, blockSize})
+	r.holder = r.in.Open(r.engine.No, r.no)
+	r.in.SetLimit(r.holder, r.limit)
+	r.in.Mark(r.holder, r.trust)
+	s.publishLocked()
+}
+
+// SetLimit bounds the rank's claims; 0: as the store's options say.
+func (r *Rank) SetLimit(claims int) {
+	r.limit = claims
+	if r.in != nil {
+		r.in.SetLimit(r.holder, claims)
+	}
+}
+
+// Mark says how far the rank is to be believed from now on.
+func (r *Rank) Mark(trust index.State) {
+	if r.trust == trust {
+		return
+	}
+	s := r.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.trust = trust
+	if r.in != nil {
+		r.in.Mark(r.holder, trust)
+	} else {
+		s.publishLocked()
+	}
+}
+
+// Withdraw drops all that the rank claimed, and hides it.
+func (r *Rank) Withdraw() {
+	s := r.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.trust = index.Hidden
+	if !r.closed {
+		r.leaveLocked()
+		s.publishLocked()
+	}
+}
+
+func (r *Rank) leaveLocked() {
+	if r.in != nil {
+		r.in.Close(r.holder)
+		r.store.leaveLocked(r.in)
+		r.in = nil
+	}
+}
+
+// Doubt says that events were lost for good; see index.Index.Doubt.
+func (r *Rank) Doubt() {
+	s := r.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.trust = index.Partial
+	if r.in != nil {
+		r.in.Doubt(r.holder)
+	} else if !r.closed {
+		s.publishLocked()
+	}
+}
+
+// Settle forgets the claims that Doubt remembers.
+func (r *Rank) Settle() {
+	if r.in != nil {
+		r.in.Settle(r.holder)
+	}
+}
+
+// About describes what the rank claims, and its block size, 0 while that is unknown.
+func (r *Rank) About() (a index.About, blockSize int) {
+	s := r.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.in == nil {
+		return index.About{State: r.trust}, 0
+	}
+	return r.in.About(r.holder), r.in.domain.blockSize
+}
+
+// Close takes the rank out. Closing twice does nothing.
+func (r *Rank) Close() {
+	s := r.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.closed {
+		return
+	}
+	r.closed = true
+	r.leaveLocked()
+	delete(s.mu.ranks, r)
+	s.publishLocked()
+}

@@ -1,0 +1,240 @@
+// Package local is the prefix source of a gateway that follows its engines itself: one index for each base model and block size, found by
+// the names that engines serve.
+//
+// It promises that an engine which is known here is, in every match of a model that it serves, either credited with what it claims or
+// listed as blind; that block sizes are learnt from what engines publish, never assumed; and that what belongs to an engine is gone when
+// its last rank is closed.
+//
+// Look-ups take no lock. The package is pure: whoever owns a [Store] calls Sweep now and then.
+package local
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/perigee-llm/perigee/internal/gateway/prefix"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix/index"
+)
+
+// Options bound a store. The zero value has the index's defaults.
+type Options struct {
+	// Limit is the most claims of one rank; see index.Config.
+	Limit int
+	// MaxBlocks is the most blocks of each index.
+	MaxBlocks int
+}
+
+// Store holds the indexes. All methods may be called at once; a [Rank]'s belong to one goroutine.
+type Store struct {
+	opt  Options
+	seen atomic.Pointer[directory]
+
+	mu struct {
+		sync.Mutex // order: before an index's own
+		ranks      map[*Rank]struct{}
+		domains    map[domain]*opened
+		swept      int
+	}
+}
+
+// domain is what an index is for.
+type domain struct {
+	base      string
+	blockSize int
+}
+
+type opened struct {
+	*index.Index
+	domain domain
+	ranks  int
+}
+
+// directory is what look-ups find things by. It never changes.
+type directory struct {
+	names map[string]served
+}
+
+// served is what a name stands for.
+type served struct {
+	lora    string // the adapter of that name, empty for the base model itself
+	indexes []*opened
+	// blind are the engines that serve the name and of which no index knows yet, sorted.
+	blind []uint32
+}
+
+// New returns a store without engines.
+func New(o Options) *Store {
+	s := &Store{opt: o}
+	s.mu.ranks, s.mu.domains = map[*Rank]struct{}{}, map[domain]*opened{}
+	s.seen.Store(&directory{})
+	return s
+}
+
+// Engine is what the store has to know of one.
+type Engine struct {
+	// No is fleet.Worker.No.
+	No uint32
+	// Base is the id of the base model whose blocks it publishes; Names are all ids that clients may use for it, Base among them.
+	Base  string
+	Names []string
+	// Adapters are further ids: each is an adapter of Base, and the name of its LoRA in the engine's events.
+	Adapters []string
+}
+
+var _ prefix.Source = (*Store)(nil)
+
+// Name implements prefix.Source.
+func (s *Store) Name() string { return "local" }
+
+// Lookup implements prefix.Source. The query's model may be any name that an engine serves; one that none serves is a miss. A query
+// with a LoRA of its own keeps it.
+func (s *Store) Lookup(_ context.Context, q *prefix.Query, into *prefix.Match) error {
+	n := s.seen.Load().names[q.Model]
+	if n.lora != "" && q.LoRA == "" {
+		with := *q
+		with.LoRA = n.lora
+		q = &with
+	}
+	switch len(n.indexes) {
+	case 0:
+	case 1:
+		n.indexes[0].Lookup(q, into)
+	default:
+		lookupAll(n.indexes, q, into)
+	}
+	if len(n.blind) > 0 {
+		into.Blind = append(into.Blind, n.blind...)
+		slices.Sort(into.Blind)
+		into.Blind = slices.Compact(into.Blind)
+	}
+	return nil
+}
+
+// lookupAll asks several indexes, as while engines of two block sizes serve one model, and merges their answers: an engine's ranks
+// may be of both.
+func lookupAll(all []*opened, q *prefix.Query, into *prefix.Match) {
+	var one prefix.Match
+	for _, ix := range all {
+		one.Reset()
+		ix.Lookup(q, &one)
+		into.Held = append(into.Held, one.Held...)
+		into.Blind = append(into.Blind, one.Blind...)
+	}
+	slices.SortFunc(into.Held, func(a, b prefix.Held) int {
+		return cmp.Or(cmp.Compare(a.Engine, b.Engine), cmp.Compare(a.Rank, b.Rank))
+	})
+	slices.Sort(into.Blind)
+	into.Blind = slices.Compact(into.Blind)
+}
+
+// Open makes one rank of an engine known: blind, until its events say otherwise. The caller closes it.
+func (s *Store) Open(e Engine, rank int32) *Rank {
+	e.Names, e.Adapters = slices.Clone(e.Names), slices.Clone(e.Adapters)
+	r := &Rank{store: s, engine: e, no: rank}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.ranks[r] = struct{}{}
+	s.publishLocked()
+	return r
+}
+
+// publishLocked writes the directory anew: at registrations, and when a rank shows its block size.
+func (s *Store) publishLocked() {
+	d := &directory{names: map[string]served{}}
+	for r := range s.mu.ranks {
+		add := func(name, lora string) {
+			n := d.names[name]
+			n.lora = lora
+			switch {
+			case r.in == nil && r.trust != index.Exact: // an exact one without an index has stored nothing yet
+				n.blind = append(n.blind, r.engine.No)
+			case r.in != nil && !slices.Contains(n.indexes, r.in):
+				n.indexes = append(n.indexes, r.in)
+			}
+			d.names[name] = n
+		}
+		add(r.engine.Base, "")
+		for _, name := range r.engine.Names {
+			add(name, "")
+		}
+		for _, name := range r.engine.Adapters {
+			add(name, name)
+		}
+	}
+	for name, n := range d.names {
+		slices.Sort(n.blind)
+		n.blind = slices.Compact(n.blind)
+		slices.SortFunc(n.indexes, func(a, b *opened) int { return cmp.Compare(a.domain.blockSize, b.domain.blockSize) })
+		d.names[name] = n
+	}
+	s.seen.Store(d)
+}
+
+// joinLocked returns the index of a domain.
+func (s *Store) joinLocked(d domain) *opened {
+	o := s.mu.domains[d]
+	if o == nil {
+		o = &opened{domain: d, Index: index.New(index.Config{
+			Model: d.base, BlockSize: d.blockSize, Limit: s.opt.Limit, MaxBlocks: s.opt.MaxBlocks,
+		})}
+		s.mu.domains[d] = o
+	}
+	o.ranks++
+	return o
+}
+
+// leaveLocked lets go of an index, which goes when nobody is in it.
+func (s *Store) leaveLocked(o *opened) {
+	if o.ranks--; o.ranks == 0 {
+		delete(s.mu.domains, o.domain)
+	}
+}
+
+// Sweep frees memory of claims that were dropped, looking at so many blocks at most in one index, the next in turn, and tells whether
+// any has more. A millisecond is good for about 20,000 blocks.
+func (s *Store) Sweep(blocks int) (more bool) {
+	s.mu.Lock()
+	all := make([]*opened, 0, len(s.mu.domains))
+	for _, o := range s.mu.domains {
+		all = append(all, o)
+	}
+	s.mu.swept++
+	turn := s.mu.swept
+	s.mu.Unlock()
+	if len(all) == 0 {
+		return false
+	}
+	slices.SortFunc(all, func(a, b *opened) int {
+		return cmp.Or(cmp.Compare(a.domain.base, b.domain.base), cmp.Compare(a.domain.blockSize, b.domain.blockSize))
+	})
+	for i := range all {
+		if all[(turn+i)%len(all)].Sweep(blocks) {
+			return true
+		}
+	}
+	return false
+}
+
+// DomainStats are figures of one index.
+type DomainStats struct {
+	Base      string
+	BlockSize int
+	index.Stats
+}
+
+// Stats returns figures of each index, sorted.
+func (s *Store) Stats() []DomainStats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []DomainStats
+	for d, o := range s.mu.domains {
+		out = append(out, DomainStats{d.base, d.blockSize, o.Stats()})
+	}
+	slices.SortFunc(out, func(a, b DomainStats) int {
+		return cmp.Or(cmp.Compare(a.Base, b.Base), cmp.Compare(a.BlockSize, b.BlockSize))
+	})
+	return out
+}
