@@ -61,6 +61,8 @@ type Spec struct {
 	Stage Stage
 	// Models are the model ids that the engine serves, as clients name them. A worker without any gets no traffic.
 	Models []string
+	// Adapters are those of Models that are LoRA adapters of the others, which share one base model.
+	Adapters []string
 	// Ranks is the number of data-parallel ranks, 0 where it is not known.
 	Ranks int
 	// MaxContext is the longest sequence of input and output that the engine takes, in tokens.
@@ -73,7 +75,7 @@ type Spec struct {
 
 // Equal tells whether two specs say the same.
 func (s Spec) Equal(o Spec) bool {
-	return s.ID == o.ID && s.URL == o.URL && s.Kind == o.Kind && s.Stage == o.Stage && slices.Equal(s.Models, o.Models) &&
+	return s.ID == o.ID && s.URL == o.URL && s.Kind == o.Kind && s.Stage == o.Stage && slices.Equal(s.Models, o.Models) && slices.Equal(s.Adapters, o.Adapters) &&
 		s.Ranks == o.Ranks && s.MaxContext == o.MaxContext && s.BootstrapPort == o.BootstrapPort && s.Version == o.Version
 }
 
@@ -92,6 +94,16 @@ type Worker struct {
 
 // Serves tells whether the engine serves the model.
 func (w *Worker) Serves(model string) bool { return slices.Contains(w.Models, model) }
+
+// Base returns the id of the base model: the first that is no adapter, empty where there is none.
+func (s *Spec) Base() string {
+	for _, m := range s.Models {
+		if !slices.Contains(s.Adapters, m) {
+			return m
+		}
+	}
+	return ""
+}
 
 // String returns the worker's id.
 func (w *Worker) String() string { return w.ID }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -64,7 +65,13 @@ func read(t *testing.T, f *fake, target introspect.Target) (fleet.Spec, error) {
 }
 
 func show(s fleet.Spec) string {
-	return fmt.Sprintf("%s %s models=%s ranks=%d context=%s port=%s version=%s", s.Kind, s.Stage, strings.Join(s.Models, ","), s.Ranks, s.MaxContext, s.BootstrapPort, s.Version)
+	models := slices.Clone(s.Models)
+	for i, m := range models {
+		if slices.Contains(s.Adapters, m) {
+			models[i] = m + ":" + s.Base() // an adapter and its base model
+		}
+	}
+	return fmt.Sprintf("%s %s models=%s ranks=%d context=%s port=%s version=%s", s.Kind, s.Stage, strings.Join(models, ","), s.Ranks, s.MaxContext, s.BootstrapPort, s.Version)
 }
 
 func file(t testing.TB, name string) string {
@@ -115,7 +122,7 @@ func TestRead(t *testing.T) {
 		{name: "silly ranks are unknown", info: info(`"dp_size":5000,`), want: "sglang plain models=m ranks=0 context=unknown port=unknown version="},
 		{name: "sglang that hides /server_info", models: models(sglang), want: "sglang plain models=m ranks=0 context=2048 port=unknown version="},
 
-		{name: "vllm", models: models(vllm, adapter), version: `200 {"version":"0.32.0"}`, want: "vllm plain models=m,lora-a ranks=0 context=4096 port=unknown version=0.32.0"},
+		{name: "vllm", models: models(vllm, adapter), version: `200 {"version":"0.32.0"}`, want: "vllm plain models=m,lora-a:m ranks=0 context=4096 port=unknown version=0.32.0"},
 		{name: "vllm prefill needs no port", stage: fleet.Prefill, models: models(vllm), want: "vllm prefill models=m ranks=0 context=4096 port=unknown version="},
 		{name: "vllm in development mode", info: `200 {"vllm_config":"…"}`, models: models(vllm), version: "200 7", want: "vllm plain models=m ranks=0 context=4096 port=unknown version="},
 		{name: "vllm that keeps its version to itself", models: models(vllm), version: "403", want: "vllm plain models=m ranks=0 context=4096 port=unknown version="},

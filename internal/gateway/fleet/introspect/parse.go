@@ -56,6 +56,7 @@ func parseServerInfo(body []byte) (serverInfo, error) {
 // modelList is an engine's answer to GET /v1/models, as far as we read it.
 type modelList struct {
 	ids        []string // in the engine's order, each once; adapters are models too
+	adapters   []string // those of ids with a parent
 	owner      string   // the first owned_by that names a family we know
 	maxContext load.Count
 }
@@ -83,7 +84,7 @@ func parseModels(body []byte) (modelList, error) {
 		if err != nil {
 			return modelList{}, err
 		}
-		id, owner, context := m.text("id"), m.text("owned_by"), m.count("max_model_len", 1)
+		id, owner, context, parent := m.text("id"), m.text("owned_by"), m.count("max_model_len", 1), m.fields["parent"]
 		if m.err == nil && id == "" {
 			m.fault("id", "a name")
 		}
@@ -92,6 +93,9 @@ func parseModels(body []byte) (modelList, error) {
 		}
 		if !slices.Contains(list.ids, id) {
 			list.ids = append(list.ids, id)
+			if len(parent) > 0 && string(parent) != "null" { // whatever it is: a base model has none
+				list.adapters = append(list.adapters, id)
+			}
 		}
 		if list.owner == "" && (owner == "vllm" || owner == "sglang") {
 			list.owner = owner
@@ -135,7 +139,7 @@ func kind(info serverInfo, list modelList) fleet.Kind {
 func assemble(t Target, info serverInfo, list modelList, version string) (fleet.Spec, error) {
 	s := t.Unknown()
 	s.Kind = kind(info, list)
-	s.Models = list.ids
+	s.Models, s.Adapters = list.ids, list.adapters
 	if info.model != "" && !slices.Contains(s.Models, info.model) {
 		s.Models = slices.Insert(s.Models, 0, info.model)
 	}
