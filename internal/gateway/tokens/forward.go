@@ -26,7 +26,7 @@ const (
 
 // shape is what the rules look at in a conversation. The zero value is an ordinary one.
 type shape struct {
-	noMessages, unreadable, tools, parts, reasoning, unusual, assistantLast bool
+	noMessages, unreadable, tools, parts, reasoning, unusual, developer, assistantLast bool
 }
 
 // Forwardable judges a request whose facts are f, which Measure returned for it.
@@ -48,7 +48,7 @@ func Forwardable(r Request, f Facts) Outcome {
 		return IsSteered
 	case r.ContinueFinal, r.NoGenerationPrompt, s.assistantLast:
 		return IsContinuation
-	case f.Source != Rendered, !f.Exact:
+	case f.Source != Rendered, !s.plain(), r.asksMore():
 		return NotRendered
 	}
 	return Forwarded
@@ -91,6 +91,7 @@ func shapeOf(messages []byte) (s shape) {
 		s.reasoning = s.reasoning || given(t["reasoning_content"]) || given(t["reasoning"]) // SGLang's and vLLM's names
 		// Templates treat these differently.
 		s.unusual = s.unusual || i > 0 && (role == "system" || role == "developer" || role == "user" && before == "user")
+		s.developer = s.developer || role == "developer"
 		s.assistantLast = role == "assistant"
 		before = role
 	}

@@ -106,7 +106,8 @@ func (m *Model) measureChat(r Request) (Facts, bool) {
 		f.Source = Bare
 	default:
 		f.Source = Rendered
-		f.Exact = f.shape.plain() && !r.asksMore()
+		// vLLM 0.32 makes a developer turn a system turn where the template does not name the role, and merges it with others.
+		f.Exact = f.shape.plain() && !f.shape.developer && !r.asksMore()
 	}
 	// A rendered conversation has its special tokens already.
 	f.IDs = m.Encode(string(text), false)

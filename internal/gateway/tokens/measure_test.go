@@ -90,6 +90,7 @@ func TestMeasureChat(t *testing.T) {
 		{"no content", Request{Messages: turns(`{"role":"user","content":null}`)}, "<|begin|>user\nNone<|end|>" + ask, Rendered, false, nil},
 		{"reasoning", Request{Messages: turns(`{"role":"assistant","content":"a","reasoning":"r"}`)}, "<|begin|>assistant\na<|end|>" + ask, Rendered, false, nil},
 		{"tool turn", Request{Messages: turns(`{"role":"tool","content":"a"}`)}, "<|begin|>tool\na<|end|>" + ask, Rendered, false, nil},
+		{"developer", Request{Messages: turns(`{"role":"developer","content":"d"},{"role":"user","content":"u"}`)}, "<|begin|>developer\nd<|end|><|begin|>user\nu<|end|>" + ask, Rendered, false, nil},
 		{"another key hides the parts", Request{Messages: turns(`{"role":"user","content":["p"],"Content":"a"}`)}, "<|begin|>user\n['p']<|end|>" + ask, Rendered, false, nil},
 		{"the last key counts", Request{Messages: turns(`{"role":"user","content":["p"],"content":"a"}`)}, "<|begin|>user\na<|end|>" + ask, Rendered, true, nil},
 		{"refused by the template", Request{Messages: turns(`{"role":"liar","content":"I lie"},{"role":"user","content":[{"text":"and"},{"text":"I"}]}`)}, "I lie\nand\nI\n", Bare, false, template.ErrRaised},
@@ -170,6 +171,7 @@ func TestForwardable(t *testing.T) {
 		{"refused by the template", with(Request{}, liar), NotRendered},
 		{"one turn", with(Request{}, user), Forwarded},
 		{"many turns", with(Request{}, system, user, assistant, user), Forwarded},
+		{"a first developer turn: SGLang hands it to the template as it is", with(Request{}, `{"role":"developer","content":"s"}`, user), Forwarded},
 		{"a name", with(Request{Kwargs: []byte("null"), Tools: []byte("null"), Documents: []byte("null")}, `{"role":"user","content":"x","name":"n"}`), Forwarded},
 	} {
 		f, _ := m.Measure(c.r)
