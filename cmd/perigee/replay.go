@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/engine"
+	"github.com/perigee-llm/perigee/internal/gateway/assemble"
 	"github.com/perigee-llm/perigee/internal/gateway/config"
-	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/replay"
 	"github.com/perigee-llm/perigee/internal/replay/compare"
 	"github.com/perigee-llm/perigee/internal/trace"
@@ -236,7 +236,7 @@ func (c *replayCmd) configured(file string) (replay.Contender, error) {
 	if err != nil {
 		return x, fmt.Errorf("config: %s: %w", file, err)
 	}
-	x.Breaker = fleet.BreakerConfig{Threshold: cfg.Breaker.Threshold, CoolDown: cfg.Breaker.CoolDown}
+	x.Breaker = assemble.Breaker(&cfg.Breaker)
 	x.Freshness, x.ReportEvery, x.Attempts = cfg.Load.Freshness, cfg.Load.PollInterval, cfg.Server.MaxAttempts
 	return x, nil
 }

@@ -37,6 +37,7 @@ func (a *absentees) missed(id string, now time.Time) {
 func (a *absentees) polled(p keeper.PollInfo) {
 	if errors.Is(p.Err, ask.ErrNoConnection) {
 		a.missed(p.ID, p.At)
+		a.registry.Missed(p.ID)
 		return
 	}
 	a.mu.Lock()

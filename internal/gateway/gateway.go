@@ -156,7 +156,7 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 	}
 	g := &Gateway{
 		log: o.Log, level: o.Level, seed: o.Seed, tracker: &load.Tracker{}, explain: explain.NewLog(o.DecisionLog), failed: make(chan error, 2),
-		registry:  fleet.NewRegistry(fleet.BreakerConfig{Threshold: c.Breaker.Threshold, CoolDown: c.Breaker.CoolDown}, c.Load.Freshness),
+		registry:  fleet.NewRegistry(assemble.Breaker(&c.Breaker), c.Load.Freshness),
 		transport: upstream.New(upstream.Options{}), asking: keeper.NewClient(), metrics: telemetry.New(),
 		source: o.Source, nudge: make(chan struct{}, 1), files: held, groups: built, seen: seen,
 	}

@@ -102,6 +102,9 @@ func (g *gateway) send(r *request, p *policy.Pick) (done bool) {
 	s, w := g.sim, p.Engine
 	e := s.engines[s.engineOf(w)]
 	ticket, ok := g.registry.Claim(w, wall(s.now))
+	if !ok && p.Floored {
+		ticket, ok = g.registry.ClaimAnyway(w, wall(s.now)), true
+	}
 	if !ok {
 		r.exclude = append(r.exclude, w.ID)
 		return false
@@ -112,7 +115,7 @@ func (g *gateway) send(r *request, p *policy.Pick) (done bool) {
 		r.guard.Computes(n, false)
 	}
 	if e.core == nil {
-		g.release(r, fleet.Failure)
+		g.release(r, fleet.Absent)
 		r.exclude = append(r.exclude, w.ID)
 		return false
 	}

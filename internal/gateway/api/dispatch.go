@@ -8,6 +8,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/api/body"
 	"github.com/perigee-llm/perigee/internal/gateway/bucket"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+	"github.com/perigee-llm/perigee/internal/gateway/policy"
 )
 
 // dispatch sends the request to the selected engines and passes the answer on. It returns nil once an answer has begun or the
@@ -17,11 +18,11 @@ func (c *call) dispatch(sel *bucket.Selection) *failure {
 	if sel.PD() {
 		return c.dispatchPair(sel)
 	}
-	return c.dispatchPlain(sel.Plain.Engine)
+	return c.dispatchPlain(&sel.Plain)
 }
 
-func (c *call) dispatchPlain(w *fleet.Worker) *failure {
-	l, f := c.begin(c.r.Context(), w, fleet.Plain, c.in.total)
+func (c *call) dispatchPlain(p *policy.Pick) *failure {
+	l, f := c.begin(c.r.Context(), p, fleet.Plain, c.in.total)
 	if f != nil {
 		return f
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
+	"github.com/perigee-llm/perigee/internal/gateway/policy"
 	"github.com/perigee-llm/perigee/internal/gateway/upstream"
 )
 
@@ -58,9 +60,12 @@ type leg struct {
 // begin takes the accounts and the breaker's claim for one dispatch. It fails when the breaker closed the door meanwhile.
 //
 // The leg is the request's goroutine's to end, unless it calls handOver.
-func (c *call) begin(parent context.Context, w *fleet.Worker, stage fleet.Stage, tokens int64) (*leg, *failure) {
-	s, now := c.s, time.Now()
+func (c *call) begin(parent context.Context, p *policy.Pick, stage fleet.Stage, tokens int64) (*leg, *failure) {
+	s, now, w := c.s, time.Now(), p.Engine
 	ticket, ok := s.Registry.Claim(w, now)
+	if !ok && p.Floored {
+		ticket, ok = s.Registry.ClaimAnyway(w, now), true
+	}
 	if !ok {
 		c.notDispatched(w, stage)
 		return nil, &failure{answer: errBreakerOpen, what: "breaker open", again: true, exclude: w.ID}
@@ -151,10 +156,22 @@ func (l *leg) blame(err error) (fleet.Outcome, string, *failure) {
 		// keep-alive ran out as we wrote. The next attempt may go there again, over a new connection that will tell.
 		return fleet.Cancelled, "error", &failure{answer: errUnreachable, what: "a kept connection was closed: " + err.Error(), again: true}
 	}
-	if !l.connected && l.s.Absent != nil {
-		l.s.Absent(id)
+	outcome := fleet.Failure
+	if !l.connected && nobodyThere(err) {
+		outcome = fleet.Absent
+		if l.s.Absent != nil {
+			l.s.Absent(id)
+		}
 	}
-	return fleet.Failure, "error", &failure{answer: errUnreachable, what: "no connection: " + err.Error(), again: true, exclude: id}
+	return outcome, "error", &failure{answer: errUnreachable, what: "no connection: " + err.Error(), again: true, exclude: id}
+}
+
+// nobodyThere tells whether a connection could not be made because nobody was there to take it. One that took too long is none of it, as
+// with load polls: an engine that is too busy to accept looks the same, and its polls, which go over a connection that is kept, would end
+// its cool-down second by second.
+func nobodyThere(err error) bool {
+	dial, ok := errors.AsType[*net.OpError](err)
+	return ok && dial.Op == "dial" && !dial.Timeout()
 }
 
 // judge says what an answer's status means for the breaker and for the metrics.

@@ -47,11 +47,11 @@ func (c *call) dispatchPair(sel *bucket.Selection) *failure {
 		// its side; the request time-out bounds it, and so does the server's end.
 		parent = c.s.life
 	}
-	pl, f := c.begin(parent, p, fleet.Prefill, c.in.total)
+	pl, f := c.begin(parent, &sel.Prefill, fleet.Prefill, c.in.total)
 	if f != nil {
 		return f
 	}
-	dl, f := c.begin(c.r.Context(), d, fleet.Decode, 1)
+	dl, f := c.begin(c.r.Context(), &sel.Decode, fleet.Decode, 1)
 	if f != nil {
 		pl.end(fleet.Cancelled, "cancelled")
 		return f

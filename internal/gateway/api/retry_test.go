@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+	"github.com/perigee-llm/perigee/internal/gateway/policy"
 )
 
 // outcomes returns what became of the attempts of the newest request, each as the engine and the outcome's beginning.
@@ -305,7 +306,7 @@ func TestBreakerOpensMeanwhile(t *testing.T) {
 			r.reg.Done(ticket, fleet.Failure, time.Now())
 		}
 		c := &call{s: r.s, model: &Model{ID: "m"}}
-		if _, f := c.begin(t.Context(), w, fleet.Plain, 1); f == nil || f.answer != errBreakerOpen || !f.again || f.exclude != "w0" {
+		if _, f := c.begin(t.Context(), &policy.Pick{Engine: w}, fleet.Plain, 1); f == nil || f.answer != errBreakerOpen || !f.again || f.exclude != "w0" {
 			t.Errorf("got %+v", f)
 		}
 		if got := r.metric(`worker_requests_total{mode="plain",model="m",outcome="error",worker="w0"}`); got != "1" {

@@ -92,6 +92,7 @@ func (g *Group) Pick(ctx context.Context, v *fleet.View, bucket string, r *Reque
 			Detail: g.policy.Name() + " returned an engine that was not among its candidates",
 		})
 	}
+	p.Floored = s.set.Floored()
 	t.picked(p)
 	return p, nil
 }

@@ -157,7 +157,7 @@ func (m *metropolis) live(rng *rand.Rand) {
 			m.reg.Remove(id)
 		case 2:
 			if t, ok := m.reg.Claim(w, m.now); ok {
-				m.reg.Done(t, fleet.Outcome(rng.IntN(4)), m.now)
+				m.reg.Done(t, []fleet.Outcome{fleet.Success, fleet.Failure, fleet.Neutral, fleet.Cancelled}[rng.IntN(4)], m.now)
 			}
 		case 3, 4:
 			m.guards = append(m.guards, m.tracker.Acquire(w.Load, m.now, load.StagePrefill, 1, nil))

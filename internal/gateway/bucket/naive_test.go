@@ -33,10 +33,22 @@ type naiveBucket struct {
 
 // candidates filters a slice of workers as Group does: the way that Set and Mask replace.
 func (g *naiveGroup) candidates(reg *fleet.Registry, workers []*fleet.Worker, r *bucket.Request) []*fleet.Worker {
+	members, admitting := 0, 0
+	member := func(w *fleet.Worker) bool {
+		return w.Stage == g.stage && slices.Contains(w.Models, "m") && (g.members == nil || slices.Contains(g.members, w.ID))
+	}
+	for _, w := range workers {
+		if member(w) {
+			members++
+			if reg.Admits(w, r.Now) {
+				admitting++
+			}
+		}
+	}
+	floored := 2*admitting < members
 	var out []*fleet.Worker
 	for _, w := range workers {
-		if w.Stage == g.stage && slices.Contains(w.Models, "m") && (g.members == nil || slices.Contains(g.members, w.ID)) &&
-			!slices.Contains(r.Exclude, w.ID) && reg.Admits(w, r.Now) {
+		if member(w) && !slices.Contains(r.Exclude, w.ID) && (reg.Admits(w, r.Now) || floored && w.Load.Report(r.Now) != nil) {
 			out = append(out, w)
 		}
 	}

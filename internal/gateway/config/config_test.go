@@ -42,7 +42,7 @@ func TestDefaults(t *testing.T) {
 			MaxBodyBytes: 33554432, MaxBufferedBytes: 1073741824, MaxAttempts: 3,
 		},
 		ClientFields: config.ClientFields{Default: config.RefuseField},
-		Breaker:      config.Breaker{Threshold: 3, CoolDown: 30 * time.Second},
+		Breaker:      config.Breaker{Threshold: 3, CoolDown: 30 * time.Second, Floor: 0.5},
 		Load:         config.Load{PollInterval: time.Second, Freshness: 5 * time.Second},
 		Log:          config.Log{Level: config.LogInfo, Format: config.LogText},
 	}

@@ -49,6 +49,7 @@ type Flags struct {
 	LogFormat Once `name:"log-format" path:"log.format" as:"text" placeholder:"text|json" group:"Logging" help:"How log lines are written (default: text)."`
 
 	CBThreshold    Once `name:"cb-threshold" path:"breaker.threshold" as:"num" placeholder:"N" group:"Breaker" help:"Failures in a row that take an engine out (default: 3)."`
+	CBFloor        Once `name:"cb-floor" path:"breaker.floor" as:"num" placeholder:"SHARE" group:"Breaker" help:"Share of a group's engines below which breakers stop counting for engines that are up (default: 0.5)."`
 	CBCoolDownSecs Once `name:"cb-cool-down-secs" path:"breaker.cool_down" as:"secs" placeholder:"SECS" group:"Breaker" help:"How long it stays out; needs --cb-threshold (default: 30)."`
 
 	WorkerURLs                List `name:"worker-urls" path:"discovery.static.workers" as:"list" placeholder:"URL..." group:"Discovery" help:"The engines: several after one flag, separated by commas, or the flag again."`

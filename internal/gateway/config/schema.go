@@ -313,6 +313,7 @@ func (b *Breaker) fields() []field {
 	return []field{
 		{key: "threshold", fixed: true, unit: "failures", val: whole(&b.Threshold, 3, 1, math.MaxUint32), doc: "How many failures in a row take an engine out.", why: "one may be chance"},
 		{key: "cool_down", fixed: true, val: span(&b.CoolDown, 30*time.Second, time.Nanosecond, 0), doc: "How long it stays out before one request probes it.", why: "an engine needs about that long to restart its process"},
+		{key: "floor", fixed: true, val: share(&b.Floor, 0.5), doc: "The share of a group's engines below which breakers stop counting for engines whose load reports are fresh: engines that answer polls are up, and what fails are the requests. 0: breakers always count.", why: "when more than half have failed, the requests are the likelier cause, and those that are left would get twice their load"},
 	}
 }
 

@@ -284,6 +284,7 @@ type ClientFields struct {
 type Breaker struct {
 	Threshold int // consecutive failures
 	CoolDown  time.Duration
+	Floor     float64 // share of a group's engines; 0: breakers always count
 }
 
 // Load is how engines are asked for their load.

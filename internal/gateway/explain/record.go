@@ -46,6 +46,7 @@ type Try struct {
 	Stage      string      `json:"stage"`
 	Policy     string      `json:"policy"`
 	Live       int         `json:"live"` // candidates that the policy was given
+	Floored    bool        `json:"breakers_did_not_count,omitempty"` // of engines that are up: too few would have been left
 	Considered []Candidate `json:"considered,omitempty"`
 	Omitted    int         `json:"omitted,omitempty"` // candidates that it looked at too, not listed
 	Picked     string      `json:"picked,omitempty"`
@@ -113,7 +114,7 @@ func (e *Entry) renderLocked() Record {
 func renderTry(t bucket.Try, at time.Time) Try {
 	out := Try{
 		Bucket: t.Bucket, Stage: t.Stage.String(), Policy: t.Policy, Live: t.Candidates,
-		Omitted: t.Looked.Omitted, Reason: string(t.Pick.Reason),
+		Omitted: t.Looked.Omitted, Reason: string(t.Pick.Reason), Floored: t.Pick.Floored,
 	}
 	if t.Pick.Engine != nil {
 		out.Picked = t.Pick.Engine.ID

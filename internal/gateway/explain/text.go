@@ -62,6 +62,9 @@ func (t *Try) text(b *strings.Builder) {
 	if t.MoreRejections > 0 {
 		fmt.Fprintf(b, "      refused %s\n", plural(t.MoreRejections, "more engine"))
 	}
+	if t.Floored {
+		b.WriteString("      breakers did not count for engines that are up: too few engines would have been left\n")
+	}
 	switch {
 	case t.Picked != "":
 		fmt.Fprintf(b, "      picked %s: %s\n", t.Picked, t.Because())

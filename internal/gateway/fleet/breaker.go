@@ -15,6 +15,8 @@ const (
 	Success Outcome = iota
 	// Failure: 5xx other than 503, a transport error, a time-out, a broken body.
 	Failure
+	// Absent is a failure because nobody was there: the connection was refused, or there is no way to the engine.
+	Absent
 	// Neutral: 503 and 429. The engine is alive and says that it has enough.
 	Neutral
 	// Cancelled: nothing was learned. A probe that ends so is given back.
@@ -48,6 +50,12 @@ type BreakerConfig struct {
 	Threshold int
 	// CoolDown is how long it stays open before one probe is let through. Default 30 s, sgl-router's.
 	CoolDown time.Duration
+	// Floor is the share of a group's engines below which open breakers stop counting: see [Set.Fill]. Default 0.5; negative: never.
+	//
+	// An engine that fails by itself is one of many. When more than half have failed, the requests are the likelier cause: a client whose
+	// requests make engines answer 500 has every engine's breaker open with a handful of them. It is Envoy's panic threshold, and its default.
+	// Below one half the engines that are left would each have to take more than twice their load, which takes them out too.
+	Floor float64
 }
 
 func (c BreakerConfig) withDefaults() BreakerConfig {
@@ -56,6 +64,9 @@ func (c BreakerConfig) withDefaults() BreakerConfig {
 	}
 	if c.CoolDown <= 0 {
 		c.CoolDown = 30 * time.Second
+	}
+	if c.Floor == 0 {
+		c.Floor = 0.5
 	}
 	return c
 }
@@ -69,10 +80,11 @@ func (c BreakerConfig) withDefaults() BreakerConfig {
 //
 // A cancelled probe leaves it half-open without a probe, so that the next dispatch claims one. The streak is not zeroed on
 // opening: one failure half-open opens it again. Dispatches from before the opening end late: their failure while it is open
-// changes nothing, and their success closes it from any state, since the engine has just answered. Everything but state and streak is guarded by the registry's mutex.
+// changes nothing but whether somebody was there, and their success closes it from any state, since the engine has just answered. Everything but state and streak is guarded by the registry's mutex.
 type breaker struct {
 	state    atomic.Uint32 // BreakerState; written under the registry's mutex
 	streak   atomic.Int64  // failures in a row; written under the registry's mutex
+	gone     bool          // nobody was there at the last failure
 	openedAt time.Time
 	probe    uint64 // generation of the probe that is out; 0: none
 	probes   uint64 // generations handed out
@@ -122,7 +134,8 @@ func (b *breaker) done(probe uint64, o Outcome, now time.Time, c BreakerConfig) 
 		if b.get() == HalfOpen {
 			b.close()
 		}
-	case Failure:
+	case Failure, Absent:
+		b.gone = o == Absent
 		if b.get() == Open {
 			return // already known; a late failure must not prolong the cool-down
 		}
@@ -136,5 +149,5 @@ func (b *breaker) done(probe uint64, o Outcome, now time.Time, c BreakerConfig) 
 func (b *breaker) close() {
 	b.state.Store(uint32(Closed))
 	b.streak.Store(0)
-	b.probe = 0
+	b.probe, b.gone = 0, false
 }

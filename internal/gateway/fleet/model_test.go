@@ -14,6 +14,7 @@ import (
 
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet/fleettest"
+	"github.com/perigee-llm/perigee/internal/gateway/load"
 	"github.com/perigee-llm/perigee/internal/script"
 )
 
@@ -26,6 +27,7 @@ type naiveBreaker struct {
 	openSince *time.Time
 	probing   bool
 	probe     *naiveTicket
+	gone      bool
 }
 
 type naiveTicket struct {
@@ -71,10 +73,14 @@ func (b *naiveBreaker) done(t *naiveTicket, o fleet.Outcome, now time.Time) {
 	switch {
 	case o == fleet.Success, o == fleet.Neutral && b.state() == fleet.HalfOpen:
 		*b = naiveBreaker{}
-	case o == fleet.Failure && b.state() != fleet.Open:
+	case o == fleet.Failure || o == fleet.Absent:
+		b.gone = o == fleet.Absent
+		if b.state() == fleet.Open {
+			return
+		}
 		b.failures++
 		if b.failures >= config.Threshold {
-			*b = naiveBreaker{failures: b.failures, openSince: &now}
+			*b = naiveBreaker{failures: b.failures, openSince: &now, gone: b.gone}
 		}
 	}
 }
@@ -99,14 +105,31 @@ func (f *naiveFleet) ids() []string {
 }
 
 // live are the workers that keep is true for, that are not excluded and whose breakers admit.
-func (f *naiveFleet) live(keep func(*fleet.Worker) bool, now time.Time, exclude []string) (ws []*fleet.Worker) {
+//
+// If that, before any is excluded, are fewer than half of those that keep is true for, the others that are up are among them too.
+func (f *naiveFleet) live(keep func(*fleet.Worker) bool, now time.Time, exclude []string) (ws []*fleet.Worker, floored bool) {
+	members, admitting := 0, 0
+	for _, x := range f.workers {
+		if keep(x.real) {
+			members++
+			if x.breaker.admits(now) {
+				admitting++
+			}
+		}
+	}
 	for _, id := range f.ids() {
 		x := f.workers[id]
-		if keep(x.real) && !slices.Contains(exclude, id) && x.breaker.admits(now) {
+		if !keep(x.real) {
+			continue
+		}
+		up := x.real.Load.Report(now) != nil && !x.breaker.gone
+		over := 2*admitting < members && up && !x.breaker.admits(now)
+		floored = floored || over
+		if (over || x.breaker.admits(now)) && !slices.Contains(exclude, id) {
 			ws = append(ws, x.real)
 		}
 	}
-	return ws
+	return ws, floored
 }
 
 // TestRegistryAgainstAMap does random registrations, departures, dispatches and outcomes. After each the view and a set of it
@@ -173,7 +196,25 @@ func (f *fleetPair) step(t *testing.T, rng *rand.Rand) {
 	f.now = f.now.Add(time.Duration(rng.IntN(4)) * time.Second)
 	id := f.id(rng)
 	x := f.naive.workers[id]
-	switch rng.IntN(10) {
+	switch rng.IntN(14) {
+	case 10, 11, 12:
+		if x != nil {
+			x.real.Load.Observe(0, load.RankReport{At: f.now, Running: load.Known(1)})
+		}
+	case 13:
+		if x == nil {
+			return
+		}
+		x.breaker.gone = rng.IntN(2) == 0
+		if x.breaker.gone {
+			f.reg.Missed(id)
+			return
+		}
+		f.reg.Returned(id, f.now)
+		if x.breaker.state() == fleet.Open {
+			since := f.now.Add(-config.CoolDown)
+			x.breaker.openSince = &since
+		}
 	case 0:
 		f.put(t, rng, id)
 	case 1:
@@ -204,7 +245,7 @@ func (f *fleetPair) step(t *testing.T, rng *rand.Rand) {
 		i := rng.IntN(len(f.tickets))
 		ticket := f.tickets[i]
 		f.tickets = slices.Delete(f.tickets, i, i+1)
-		o := []fleet.Outcome{fleet.Failure, fleet.Failure, fleet.Failure, fleet.Success, fleet.Neutral, fleet.Cancelled}[rng.IntN(6)]
+		o := []fleet.Outcome{fleet.Failure, fleet.Failure, fleet.Failure, fleet.Absent, fleet.Success, fleet.Neutral, fleet.Cancelled}[rng.IntN(7)]
 		ticket.breaker.done(ticket, o, f.now)
 		f.reg.Done(ticket.real, o, f.now)
 	}
@@ -238,7 +279,10 @@ func (f *fleetPair) check(t *testing.T, rng *rand.Rand) {
 		exclude = append(exclude, f.id(rng))
 	}
 	f.set.Fill(v.Mask(keep), f.now, exclude)
-	want := f.naive.live(keep, f.now, exclude)
+	want, floored := f.naive.live(keep, f.now, exclude)
+	if f.set.Floored() != floored {
+		t.Fatalf("floored is %v, want %v", f.set.Floored(), floored)
+	}
 	sameSet(t, &f.set, want)
 	for _, w := range f.old {
 		if f.set.Has(w) || f.set.Remove(w) {

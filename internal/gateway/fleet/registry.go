@@ -105,6 +105,13 @@ func (r *Registry) Claim(w *Worker, now time.Time) (Ticket, bool) {
 	return Ticket{worker: w, probe: probe}, ok
 }
 
+// ClaimAnyway is [Registry.Claim] for an engine out of a set that is [Set.Floored]: where the breaker refuses, it is not counted. A probe
+// that is due is claimed all the same.
+func (r *Registry) ClaimAnyway(w *Worker, now time.Time) Ticket {
+	t, _ := r.Claim(w, now)
+	return t // of a breaker that refuses: an ordinary dispatch, whose success closes it and whose failure it does not notice
+}
+
 // Done says what became of a claimed dispatch. The outcome of a worker that was replaced
 // counts for its successor; one that was removed took its breaker with it.
 func (r *Registry) Done(t Ticket, o Outcome, now time.Time) {

@@ -7,7 +7,21 @@ import "time"
 func (r *Registry) Returned(id string, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if w := r.mu.workers[id]; w != nil && w.breaker.get() == Open {
+	w := r.mu.workers[id]
+	if w == nil {
+		return
+	}
+	w.breaker.gone = false
+	if w.breaker.get() == Open {
 		w.breaker.openedAt = now.Add(-r.breakers.CoolDown)
+	}
+}
+
+// Missed says that a poll found nobody at the engine. Its last load report, though fresh, says nothing any more of whether it is up.
+func (r *Registry) Missed(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if w := r.mu.workers[id]; w != nil {
+		w.breaker.gone = true
 	}
 }

@@ -26,12 +26,12 @@ type world struct {
 }
 
 var outcomes = map[string]fleet.Outcome{
-	"success": fleet.Success, "failure": fleet.Failure, "neutral": fleet.Neutral, "cancelled": fleet.Cancelled,
+	"success": fleet.Success, "failure": fleet.Failure, "absent": fleet.Absent, "neutral": fleet.Neutral, "cancelled": fleet.Cancelled,
 }
 
 // do runs one command, of fleettest.World or of these:
 //
-//	claim ID TICKET · done TICKET OUTCOME · breaker ID · returned ID
+//	claim ID TICKET · claim-anyway ID TICKET · missed ID · done TICKET OUTCOME · breaker ID · returned ID
 //	view                      hold the present view, and print it
 //	keep ID NAME              remember the worker that the id has now
 //	worker NAME               what is known of a kept worker
@@ -48,6 +48,11 @@ func (w *world) do(c *script.Command) bool {
 			break
 		}
 		w.tickets[ticket] = t
+	case "claim-anyway":
+		id, ticket := c.Word(), c.Word()
+		w.tickets[ticket] = w.Reg.ClaimAnyway(w.Workers[id], w.Now)
+	case "missed":
+		w.Reg.Missed(c.Word())
 	case "done":
 		ticket, outcome := c.Word(), c.Word()
 		o, known := outcomes[outcome]
@@ -105,5 +110,9 @@ func (w *world) fill(c *script.Command) {
 	for i := range w.set.Len() {
 		ids = append(ids, w.set.At(i).ID)
 	}
-	c.Print(append([]string{fmt.Sprintf("%d of %d:", w.set.Len(), m.Len())}, ids...)...)
+	floored := ""
+	if w.set.Floored() {
+		floored = ", breakers did not count"
+	}
+	c.Print(append([]string{fmt.Sprintf("%d of %d%s:", w.set.Len(), m.Len(), floored)}, ids...)...)
 }

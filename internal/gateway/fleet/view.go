@@ -102,13 +102,19 @@ const inlineWords = 16
 
 // Set is a set of workers of one view, in the order of their ids. The zero value is empty. It must not be copied once used.
 type Set struct {
-	view   *View
-	words  []uint64
-	n      int
-	inline [inlineWords]uint64
+	view    *View
+	words   []uint64
+	n       int
+	floored bool
+	inline  [inlineWords]uint64
 }
 
 // Fill makes s the workers of the mask whose breakers would let a dispatch through at now, less those with an excluded id.
+//
+// Where that would be less than the floor's share of the mask, breakers do not count for engines that are up: those that have a fresh load
+// report and were not found absent since. A dispatch to one is claimed by [Registry.ClaimAnyway]. Engines that are down stay out, however
+// few are left, and so do those that give no reports. All that are up are in, not just enough to reach the floor: which of them are fit
+// nobody knows, and a part of them would get all the traffic that took the others out.
 func (s *Set) Fill(m Mask, now time.Time, exclude []string) {
 	s.view = m.view
 	if len(m.words) <= inlineWords {
@@ -118,8 +124,10 @@ func (s *Set) Fill(m Mask, now time.Time, exclude []string) {
 	} else {
 		s.words = make([]uint64, len(m.words))
 	}
-	s.n = 0
+	s.n, s.floored = 0, false
+	members := 0
 	for i, w := range m.words {
+		members += bits.OnesCount64(w)
 		tripped := w & m.view.tripped[i].Load()
 		w &^= tripped
 		for ; tripped != 0; tripped &= tripped - 1 {
@@ -131,10 +139,35 @@ func (s *Set) Fill(m Mask, now time.Time, exclude []string) {
 		s.words[i] = w
 		s.n += bits.OnesCount64(w)
 	}
+	if s.n < members && float64(s.n) < m.view.reg.breakers.Floor*float64(members) {
+		s.addUp(m, now)
+	}
 	for _, id := range exclude {
 		s.Remove(m.view.Get(id))
 	}
 }
+
+// addUp adds the workers of the mask whose breakers refuse although they are up.
+func (s *Set) addUp(m Mask, now time.Time) {
+	r := m.view.reg
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, w := range m.words {
+		for out := w &^ s.words[i]; out != 0; out &= out - 1 {
+			b := bits.TrailingZeros64(out)
+			x := m.view.workers[i*64+b]
+			if x.Load.Report(now) == nil || x.breaker.gone {
+				continue
+			}
+			s.words[i] |= 1 << b
+			s.n++
+			s.floored = true
+		}
+	}
+}
+
+// Floored tells whether the set has workers whose breakers would refuse.
+func (s *Set) Floored() bool { return s.floored }
 
 // Len returns the number of workers in the set.
 func (s *Set) Len() int { return s.n }
@@ -188,7 +221,7 @@ func (s *Set) Remove(w *Worker) bool {
 }
 
 // Reset empties the set and lets go of its view.
-func (s *Set) Reset() { s.view, s.words, s.n = nil, s.words[:0], 0 }
+func (s *Set) Reset() { s.view, s.words, s.n, s.floored = nil, s.words[:0], 0, false }
 
 func words(n int) int { return (n + 63) / 64 }
 

@@ -43,6 +43,9 @@ const NoRank = -1
 
 // Pick is a policy's answer.
 type Pick struct {
+	// Floored says that breakers did not count, since too few candidates would have been left: the dispatch is claimed anyway. The group
+	// sets it, not the policy.
+	Floored bool
 	Engine *fleet.Worker
 	// Rank is the data-parallel rank, or NoRank.
 	Rank int
