@@ -83,15 +83,32 @@ func (h *Hasher) Path(ctx context.Context, path string) (Fingerprint, error) {
 	case <-ctx.Done():
 		return Fingerprint{}, ctx.Err()
 	}
-	// One name for the whole of it: should path be a link that is turned to another model, we go on with the old one.
-	dir, err := filepath.EvalSymlinks(path)
+	// One place for the whole of it: should path be a link that is turned to another model, we go on with the old one.
+	root, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return Fingerprint{}, err
 	}
-	found, err := walk(dir, h.limits)
+	found, err := walk(root, filepath.Base(path), h.limits)
 	if err != nil {
 		return Fingerprint{}, err
 	}
+	f, err := h.digest(ctx, found)
+	if err != nil {
+		return Fingerprint{}, err
+	}
+	// A file that came, went or was replaced after it was read makes a mixture of two models.
+	again, err := walk(root, filepath.Base(path), h.limits)
+	if err != nil {
+		return Fingerprint{}, err
+	}
+	if !slices.Equal(found, again) {
+		return Fingerprint{}, fmt.Errorf("%s: %w", path, ErrChanged)
+	}
+	return f, nil
+}
+
+// digest reads what has to be read of the artifacts, and joins them.
+func (h *Hasher) digest(ctx context.Context, found []artifact) (Fingerprint, error) {
 	f := Fingerprint{Files: len(found)}
 	sum := sha256.New()
 	sum.Write(binary.BigEndian.AppendUint32([]byte(filesMagic), uint32(len(found))))
@@ -103,14 +120,6 @@ func (h *Hasher) Path(ctx context.Context, path string) (Fingerprint, error) {
 		sum.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(a.rel))), a.rel...))
 		sum.Write(d[:])
 		f.Bytes, f.Read = f.Bytes+a.id.size, f.Read+read
-	}
-	// A file that came, went or was replaced after it was read makes a mixture of two models.
-	again, err := walk(dir, h.limits)
-	if err != nil {
-		return Fingerprint{}, err
-	}
-	if !slices.Equal(found, again) {
-		return Fingerprint{}, fmt.Errorf("%s: %w", dir, ErrChanged)
 	}
 	sum.Sum(f.Digest[:0])
 	return f, nil

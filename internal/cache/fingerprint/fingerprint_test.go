@@ -157,6 +157,10 @@ func TestSingleFile(t *testing.T) {
 	if take(t, h, filepath.Join(dir, "m.gguf")).Digest != take(t, h, alone).Digest {
 		t.Error("one file is not the directory that has only it")
 	}
+	link(t, filepath.Join(dir, "odd"), filepath.Join(alone, "snapshot/m.gguf")) // as a hub has it
+	if take(t, h, filepath.Join(alone, "snapshot/m.gguf")).Digest != take(t, h, filepath.Join(dir, "m.gguf")).Digest {
+		t.Error("a link to a file has the name of the blob")
+	}
 	if f := take(t, h, filepath.Join(dir, "odd")); f.Files != 1 { // who names a file means it
 		t.Errorf("%+v", f)
 	}
@@ -352,6 +356,36 @@ func TestRevision(t *testing.T) {
 	for _, bad := range [][2]string{{"m", "main"}, {"m", commit[1:]}, {"m", commit + "00"}, {"m", ""}, {"", commit}, {strings.Repeat("m", 2000), commit}} {
 		if _, err := Revision(bad[0], bad[1]); !errors.Is(err, ErrRevision) {
 			t.Errorf("%v: %v", bad, err)
+		}
+	}
+}
+
+// BenchmarkFirstRead is what a model costs that nobody knows, from the page cache.
+func BenchmarkFirstRead(b *testing.B) {
+	path := filepath.Join(b.TempDir(), "m.safetensors")
+	if err := os.WriteFile(path, make([]byte, 64<<20), 0o644); err != nil {
+		b.Fatal(err)
+	}
+	b.SetBytes(64 << 20)
+	for b.Loop() {
+		if _, err := New(Options{}).Path(b.Context(), path); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkKnown is what every later registration costs: a directory of 200 files that are known.
+func BenchmarkKnown(b *testing.B) {
+	dir := b.TempDir()
+	for i := range 200 {
+		if err := os.WriteFile(filepath.Join(dir, strings.Repeat("a", i+1)+".json"), nil, 0o644); err != nil {
+			b.Fatal(err)
+		}
+	}
+	h := New(Options{Now: later})
+	for b.Loop() {
+		if _, err := h.Path(b.Context(), dir); err != nil {
+			b.Fatal(err)
 		}
 	}
 }

@@ -60,19 +60,20 @@ type walker struct {
 	bytes   int64
 }
 
-// walk returns the artifacts below root, sorted by path as bytes. If root is a file, it is the only one, by its name: GGUF models are.
+// walk returns the artifacts below root, sorted by path as bytes. If root is a file, it is the only one, as name: GGUF models
+// are one file, which a hub keeps under another name.
 //
 // Links are followed, to files and to directories, wherever they lead: a hub's snapshot is nothing but links to its blobs, and people
 // link tokenizers in. Following discloses nothing, since all that comes out is a digest. What could hurt is a way without an end: depth
 // and entries are bounded, and a directory that is its own ancestor is refused at once, to have a better word for it.
-func walk(root string, limits Limits) ([]artifact, error) {
+func walk(root, name string, limits Limits) ([]artifact, error) {
 	info, err := os.Stat(root)
 	if err != nil {
 		return nil, err
 	}
 	w := &walker{limits: limits}
 	if !info.IsDir() {
-		err := w.entry(root, filepath.Base(root), nil)
+		err := w.entry(root, name, nil)
 		return w.found, err
 	}
 	if err := w.directory(root, "", []fs.FileInfo{info}); err != nil {

@@ -45,8 +45,8 @@ func (n *Namespace) Requirements() []Requirement {
 }
 
 // Compile makes the contract of a namespace whose pages have pageTokens tokens. The order of requirements does not matter. It returns
-// ErrContract if there is no namespace, no page, no requirement or more than MaxGroups; if a group is given twice, holds nothing or what
-// its rule cannot restore, or has a window of 0 or beyond MaxTokens; and if group 0 is missing or no prefix: its pages are what boundaries
+// ErrContract if there is no namespace, no page, no requirement or more than MaxGroups; if a group is beyond MaxGroups, given
+// twice, holds nothing or what its rule cannot restore, or has a window of 0 or beyond MaxTokens; and if group 0 is missing or no prefix: its pages are what boundaries
 // are counted by.
 func Compile(ns NamespaceID, pageTokens uint32, reqs []Requirement) (*Contract, error) {
 	if ns.IsZero() {
@@ -101,6 +101,8 @@ func checkRequirements(reqs []Requirement) error {
 
 func (r *Requirement) check() error {
 	switch {
+	case r.Group >= MaxGroups:
+		return r.refuse("is beyond MaxGroups")
 	case r.Components == 0:
 		return r.refuse("has no components")
 	case r.Components.Has(DraftKV):

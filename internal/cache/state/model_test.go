@@ -207,3 +207,93 @@ func TestHostileSpanIsCheap(t *testing.T) {
 		t.Errorf("%v, %v", got, err)
 	}
 }
+
+// TestHostileDemands sends demands of random numbers, near to the right ones and far from them: exactly those are
+// accepted that ask for what the definition needs. (Some are right again in another way.)
+func TestHostileDemands(t *testing.T) {
+	rng := script.Rand(t)
+	good := 0
+	for range 30000 {
+		m := &naive{1 + rng.Uint64N(3), randomRequirements(rng)}
+		c, err := Compile(ours, uint32(m.page), m.reqs)
+		if err != nil {
+			continue
+		}
+		start := rng.Uint64N(4) * m.page
+		d, err := c.Demand(Span{start, start + (1+rng.Uint64N(4))*m.page})
+		if err != nil {
+			t.Fatal(err)
+		}
+		group := rng.IntN(len(d.Ranges))
+		hashes, number := int(d.Ranges[group].Span.Len()/m.page), d.Ranges[group].Group
+		for range rng.IntN(3) {
+			spoil(rng, &d, &hashes)
+		}
+		right := m.right(&d, number, hashes)
+		if err := c.Validate(&d, number, hashes); (err == nil) != right {
+			t.Fatalf("page %d, %+v: %+v with %d hashes for group %d: %v", m.page, m.reqs, d, hashes, number, err)
+		}
+		if right {
+			good++
+		}
+	}
+	if good < 1000 {
+		t.Errorf("only %d were good", good)
+	}
+}
+
+// right says whether a demand has each page that the definition needs, for each group, and none besides.
+func (m *naive) right(d *RecoveryDemand, group uint32, hashes int) bool {
+	s := d.Span
+	if d.PageTokens != m.page || s.Start >= s.End || s.End > MaxTokens || s.Start%m.page != 0 || s.End%m.page != 0 || len(d.Ranges) != len(m.reqs) {
+		return false
+	}
+	last := -1
+	for _, r := range d.Ranges {
+		i := slices.IndexFunc(m.reqs, func(q Requirement) bool { return q.Group == r.Group })
+		if i < 0 || int(r.Group) <= last || r.Span.Start < s.Start || r.Span.End != s.End || r.Span.Start%m.page != 0 {
+			return false
+		}
+		last = int(r.Group)
+		pages := 0
+		for end := s.Start + m.page; end <= s.End; end += m.page {
+			in := end > r.Span.Start
+			if in != m.needs(m.reqs[i], s.Start, s.End, end) {
+				return false
+			}
+			if in {
+				pages++
+			}
+		}
+		if r.Group == group && pages != hashes {
+			return false
+		}
+	}
+	return true
+}
+
+// spoil changes one number, to something near, to 0, or to the largest there is.
+func spoil(rng *rand.Rand, d *RecoveryDemand, hashes *int) {
+	r := &d.Ranges[rng.IntN(len(d.Ranges))]
+	numbers := []*uint64{&d.PageTokens, &d.Span.Start, &d.Span.End, &r.Span.Start, &r.Span.End}
+	n := numbers[rng.IntN(len(numbers))]
+	switch rng.IntN(7) {
+	case 0:
+		*n++
+	case 1:
+		*n--
+	case 2:
+		*n = 0
+	case 3:
+		*n = 1<<64 - 1
+	case 4:
+		*hashes--
+	case 5:
+		r.Group += rng.Uint32N(3)
+	default:
+		d.Ranges = d.Ranges[:len(d.Ranges)-1+rng.IntN(2)]
+		if len(d.Ranges) == 0 {
+			d.Ranges = []GroupRange{{}}
+		}
+	}
+}
