@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -123,7 +124,7 @@ func (c *Conn) flushLocked(b []byte) error {
 		_ = c.nc.SetWriteDeadline(time.Now().Add(c.opt.WriteTime)) // fails only where the write fails too
 	}
 	if _, err := c.nc.Write(b); err != nil {
-		return c.fail(stalledIfTimeout(err))
+		return c.fail(stalled(err))
 	}
 	return nil
 }
@@ -155,8 +156,9 @@ func (c *Conn) broken() error {
 	return &BrokenError{c.peer.Addr, c.end.cause}
 }
 
-func stalledIfTimeout(err error) error {
-	if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
+// stalled returns ErrStalled for a deadline that passed, which a caller did not set. ETIMEDOUT is the network's.
+func stalled(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return ErrStalled
 	}
 	return err

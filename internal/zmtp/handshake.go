@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"os"
 	"slices"
 	"time"
 
@@ -68,7 +67,7 @@ func (c *Conn) hello(b []byte) error {
 		return c.network(err)
 	}
 	if _, err := c.nc.Write(b); err != nil {
-		return c.network(stalledIfTimeout(err))
+		return c.network(stalled(err))
 	}
 	return nil
 }
@@ -140,9 +139,5 @@ func (c *Conn) firstCommand() ([]byte, error) {
 }
 
 func (c *Conn) handshakeMore() error {
-	err := c.more(false)
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return ErrStalled
-	}
-	return err
+	return stalled(c.more(false))
 }

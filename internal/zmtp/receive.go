@@ -3,7 +3,6 @@ package zmtp
 import (
 	"errors"
 	"io"
-	"net"
 	"os"
 	"slices"
 	"time"
@@ -199,7 +198,8 @@ func (c *Conn) read(into []byte, inside bool) (int, error) {
 			c.pinged = false
 			return n, nil
 		}
-		if ne, ok := errors.AsType[net.Error](err); !ok || !ne.Timeout() {
+		// Not net.Error.Timeout: that is also true of ETIMEDOUT, with which the kernel gives up a peer.
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return 0, c.network(err)
 		}
 		now = time.Now()

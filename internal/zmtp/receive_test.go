@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -132,6 +133,24 @@ func (c *lateConn) Read(b []byte) (int, error) {
 		return 0, os.ErrDeadlineExceeded
 	}
 	return c.Conn.Read(b)
+}
+
+// goneConn is a connection that the kernel has given up, as it does after userTimeout.
+type goneConn struct{ net.Conn }
+
+func (c goneConn) Read([]byte) (int, error) {
+	return 0, &net.OpError{Op: "read", Err: os.NewSyscallError("read", syscall.ETIMEDOUT)}
+}
+
+// TestKernelGivesUp: ETIMEDOUT calls itself a timeout, and is none of ours.
+func TestKernelGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := subscribed(t, 0, Options{})
+		c.nc = goneConn{c.nc}
+		if err := c.Receive(new(Message)); !errors.Is(err, syscall.ETIMEDOUT) {
+			t.Error(err)
+		}
+	})
 }
 
 func TestLastLook(t *testing.T) {

@@ -97,7 +97,7 @@ func (c *Conn) writev(batch [][]byte) error {
 	}
 	buffers := net.Buffers(batch)
 	if _, err := buffers.WriteTo(c.nc); err != nil {
-		return c.fail(stalledIfTimeout(err))
+		return c.fail(stalled(err))
 	}
 	return nil
 }
