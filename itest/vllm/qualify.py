@@ -267,6 +267,53 @@ class LoadByLoad(Load):
     policy = "load_based"
 
 
+class Cached(Case):
+    """What an engine says of its prefix cache, in its usage and its counters, and what the gateway says of that. prefix.py builds on it."""
+
+    def complete(self, url, prompt):
+        """(cached tokens, id of the request)"""
+        rid = f"qualify-{next(numbers)}"
+        usage = ask(url + "/v1/completions", {"model": MODEL, "prompt": prompt, "max_tokens": 1}, {"x-request-id": rid})["usage"]
+        return (usage["prompt_tokens_details"] or {}).get("cached_tokens", 0), rid
+
+    def counted(self, e, prompt):
+        """Cached tokens of a prompt sent to the engine itself. Its counters must have gone up by the same."""
+        queries, hits = e.prefix_tokens()
+        cached, _ = self.complete(e.url, prompt)
+        self.assertEqual(e.prefix_tokens(), (queries + len(prompt), hits + cached))
+        return cached
+
+    def test_hits_resets_and_evictions(self):
+        p = [6000 + 3 * i for i in range(640)]
+        self.assertEqual(self.counted(a, p), 0)
+        self.assertEqual(self.counted(a, p), 608, "all blocks but the last, which gives the first token of the answer")
+        self.assertEqual(self.counted(a, p + [1]), 640)
+        self.assertEqual(self.counted(a, p[:333] + [1]), 320)
+        a.reset()
+        self.assertEqual(self.counted(a, p), 0)
+        for i in range(3):
+            self.counted(a, [20000 * (i + 1) + j for j in range(1300)])
+        self.assertLess(BLOCKS * BLOCK - 3 * 1300, 640, "else nothing has to go")
+        left = self.counted(a, p)
+        self.assertLess(left, 608)
+        self.assertEqual(left % BLOCK, 0)
+
+    def test_the_gateway_passes_it_on(self):
+        p = [9000 + 3 * i for i in range(500)]
+        before = self.g.number("perigee_cached_prompt_tokens_total")
+        total, seen = 0, set()
+        while seen != {"a", "b"}:  # each engine at least once, and at least one of them twice
+            cached, rid = self.complete(self.g.url, p)
+            d = self.g.decision(rid)
+            self.assertEqual(d["cached_tokens"], cached)
+            self.assertEqual(cached, 480 if picked(d) in seen else 0)
+            seen.add(picked(d))
+            total += cached
+        cached, _ = self.complete(self.g.url, p)
+        self.assertEqual(cached, 480)
+        wait_until(lambda: self.g.number("perigee_cached_prompt_tokens_total") - before == total + cached, "the metric has them all")
+
+
 class Leaving(Case):
     """A client that leaves frees the engine."""
 
@@ -344,7 +391,7 @@ class Death(Case):
                          ["choices"][0]["message"]["content"], "a restarted engine says the same as before")
 
 
-ORDER = [Surface, SurfaceByLoad, Lengths, Load, LoadByLoad, Leaving, Death]
+ORDER = [Surface, SurfaceByLoad, Lengths, Load, LoadByLoad, Cached, Leaving, Death]
 
 
 def load_tests(loader, *_):

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # qualify.sh: installs what is missing, then runs itest/vllm/qualify.py: perigee serve before two real vLLM engines on this machine's CPU.
-# Takes 3 GB of disk and 6 GB of memory. Its engines are ended whatever happens. Arguments go to the checks: qualify.sh -f Leaving
+# Takes 3 GB of disk and 6 GB of memory. Its engines are ended whatever happens. Arguments go to the checks: qualify.sh -k Leaving
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 dir=.cache/vllm
