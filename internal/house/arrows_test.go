@@ -26,8 +26,9 @@ var arrows = map[string][]string{
 	"internal/gateway/bucket":       {"internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load", "internal/gateway/prefix"},
 
 	// What engines publish, up to whoever applies it.
-	"internal/gateway/prefix/index":       {"internal/chain", "internal/gateway/prefix"},        // who holds which prefix: events in, matches out
-	"internal/gateway/prefix/events/wire": {"internal/gateway/prefix", "internal/gateway/load"}, // bytes to the words of prefix, and to load reports
+	"internal/gateway/prefix/index":         {"internal/chain", "internal/gateway/prefix"},        // who holds which prefix: events in, matches out
+	"internal/gateway/prefix/events/stream": {},                                                   // what to believe of a numbered stream
+	"internal/gateway/prefix/events/wire":   {"internal/gateway/prefix", "internal/gateway/load"}, // bytes to the words of prefix, and to load reports
 
 	// The pure core of the Cache Manager.
 	"internal/cache/state":        {}, // what a page is, and which pages make a prefix
@@ -61,7 +62,7 @@ var arrows = map[string][]string{
 	"internal/gateway/config/gendoc": {"internal/gateway/config"},                                                                                 // writes the reference in docs/
 	"internal/gateway/api": {
 		"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load",
-		"internal/gateway/api/body", "internal/gateway/api/sse", "internal/gateway/explain", "internal/gateway/keyring", "internal/telemetry",
+		"internal/gateway/prefix", "internal/gateway/api/body", "internal/gateway/api/sse", "internal/gateway/explain", "internal/gateway/keyring", "internal/telemetry",
 		"internal/gateway/upstream",
 		"internal/gateway/tokens/...",
 	},

@@ -22,6 +22,7 @@ var pure = []string{
 	"internal/gateway/load",
 	"internal/gateway/prefix",
 	"internal/gateway/prefix/local",
+	"internal/gateway/prefix/events/stream",
 	"internal/gateway/prefix/events/wire",
 	"internal/gateway/prefix/index",
 	"internal/gateway/policy",
