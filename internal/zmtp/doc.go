@@ -22,5 +22,8 @@
 // A ROUTER of libzmq is one queue whose messages begin with the name of their peer. Here each peer is a Conn, whose messages do not:
 // an answer goes where the question came from, and a peer that takes no answers keeps nobody else waiting.
 //
+// What nobody can promise here is that nothing is lost: PUB drops what a subscriber does not take, and so does a ROUTER of libzmq with the
+// answers of a replay, above 1000 by default. Whoever needs all of it looks at the numbers in it.
+//
 // Why not a library: docs/design-notes/zmtp.md has the figures.
 package zmtp

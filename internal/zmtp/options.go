@@ -51,7 +51,7 @@ type Options struct {
 
 	// A connection on which nothing came for Heartbeat is sent a PING, and is broken with ErrSilent if still nothing came after
 	// Timeout. Only a Sub and a Dealer ask, only while a Receive waits, and only peers that speak ZMTP 3.1 are asked (libzmq
-	// since 4.3.3); of others TCP is asked, which takes about 2 s. Defaults: 500 ms and 1 s, so that a peer that is gone is noticed within
+	// 4.3.4 and 4.3.5 do); of others TCP is asked, which takes about 2 s. Defaults: 500 ms and 1 s, so that a peer that is gone is noticed within
 	// 1.5 s, while a process that stands still for less than that is not taken for one.
 	Heartbeat, Timeout time.Duration
 
