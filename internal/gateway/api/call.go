@@ -23,6 +23,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/keyring"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 )
 
 // call is one completion request from its arrival to its end. It belongs to the handler's goroutine.
@@ -72,6 +73,7 @@ type asked struct {
 	body  []byte
 	facts body.Facts
 	patch body.Patch
+	memo  prefix.Memo // what prefix sources said, through all attempts
 }
 
 // forgetQuestion lets the question go. Nothing may be sent to an engine any more.
@@ -327,6 +329,12 @@ func (c *call) selectEngines() (bucket.Selection, error) {
 	req := bucket.Request{
 		Key: c.key + uint64(c.attempts), Now: now,
 		InputTokens: c.inputTokens(), PeakTokens: c.peak, Exclude: c.exclude,
+	}
+	if c.model.Prefixes {
+		if c.attempts == 1 {
+			c.memo.Reset(c.query())
+		}
+		req.Prefix = &c.memo
 	}
 	var tries []bucket.Try
 	sel, err := c.entry.Attempt(now, func(t *bucket.Trace) (bucket.Selection, error) {
