@@ -36,7 +36,7 @@ func (e *DialError) Unwrap() error { return e.Err }
 // HandshakeError: something answers, but the handshake failed. Permanent tells what listens there apart from what it was doing.
 type HandshakeError struct {
 	Addr string
-	Err  error // a wire.Error, *IncompatibleError, *RejectedError, ErrStalled, io.EOF, or the network's
+	Err  error // a wire.Error, *IncompatibleError, *RejectedError, ErrStalled, ErrAbuse, io.EOF, the context's cause, or the network's
 }
 
 func (e *HandshakeError) Error() string {

@@ -41,6 +41,8 @@ func TestTCPOptions(t *testing.T) {
 	if got := option(c.nc, syscall.IPPROTO_TCP, tcpUserTimeout); got != int(userTimeout/time.Millisecond) {
 		t.Errorf("the subscriber's user timeout is %d ms", got)
 	}
+	p.mu.RLock()
+	defer p.mu.RUnlock()
 	for s := range p.mu.subscribers {
 		if got := option(s.c.nc, syscall.IPPROTO_TCP, tcpUserTimeout); got != 0 {
 			t.Errorf("the publisher's user timeout is %d ms: a slow subscriber would lose its connection", got)
