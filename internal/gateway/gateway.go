@@ -24,16 +24,6 @@ import (
 	"github.com/perigee-llm/perigee/internal/telemetry"
 )
 
-// Limits of the listeners that no configuration key sets.
-const (
-	// headerTimeout bounds how long a client may take over a request's head. A browser sends it in one packet.
-	headerTimeout = 10 * time.Second
-	// keepAlive is how long an idle client connection is kept. Load balancers reuse connections within a minute.
-	keepAlive = 120 * time.Second
-	// maxHeader bounds a request's head, in bytes: eight times what large cookies need.
-	maxHeader = 64 << 10
-)
-
 // Options are what a Gateway is made from.
 type Options struct {
 	// Config is complete: from Parse or Flags.Config.
@@ -252,7 +242,9 @@ func (g *Gateway) serve(ctx context.Context, l *listener, name, host string, por
 		return fmt.Errorf("%s listener: %w", name, err)
 	}
 	l.addr = ln.Addr()
-	l.http = newHTTPServer(g.handlers.counted(h), g.log)
+	d := &door{Listener: ln, name: name, secure: l.cert.Load() != nil, limits: g.cfg.Load().Server.Clients, metrics: g.metrics}
+	g.metrics.Registry().MustRegister(d.collect())
+	l.http = d.server(g.handlers.counted(h), g.log)
 	begin := l.http.Serve
 	if l.cert.Load() != nil {
 		l.http.TLSConfig = &tls.Config{
@@ -262,18 +254,18 @@ func (g *Gateway) serve(ctx context.Context, l *listener, name, host string, por
 		begin = func(ln net.Listener) error { return l.http.ServeTLS(ln, "", "") }
 	}
 	g.serving.Go(func() {
-		if err := begin(ln); !errors.Is(err, http.ErrServerClosed) {
+		if err := begin(d); !errors.Is(err, http.ErrServerClosed) {
 			g.failed <- fmt.Errorf("%s listener: %w", name, err)
 		}
 	})
 	return nil
 }
 
-// newHTTPServer returns a listener's server. Its own limits are on heads and on idle connections; the handlers set those on
-// bodies and answers.
-func newHTTPServer(h http.Handler, log *slog.Logger) *http.Server {
+// server returns the listener's server. Its own limits are on heads and on idle connections; the handlers set those on bodies and answers.
+func (d *door) server(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
-		Handler: h, ConnContext: api.ConnContext, ReadHeaderTimeout: headerTimeout, IdleTimeout: keepAlive, MaxHeaderBytes: maxHeader,
+		Handler: telling(h), ConnContext: api.ConnContext, ConnState: d.state,
+		ReadHeaderTimeout: d.limits.HeaderTimeout, IdleTimeout: d.limits.IdleTimeout, MaxHeaderBytes: int(d.limits.MaxHeaderBytes),
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), // what clients do wrong is theirs to see
 	}
 }

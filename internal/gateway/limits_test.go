@@ -3,6 +3,7 @@ package gateway
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -12,6 +13,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/perigee-llm/perigee/internal/gateway/config"
+	"github.com/perigee-llm/perigee/internal/telemetry"
 )
 
 // pipes is a listener in memory.
@@ -33,13 +37,37 @@ func (p *pipes) Accept() (net.Conn, error) {
 func (p *pipes) Close() error   { p.once.Do(func() { close(p.done) }); return nil }
 func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
+var testLimits = config.ClientLimits{HeaderTimeout: 10 * time.Second, IdleTimeout: 120 * time.Second, MaxHeaderBytes: 64 << 10, MaxConnections: 2}
+
+// cuts returns what the metrics say of connections that were ended and of requests that were refused.
+func cuts(t *testing.T, m *telemetry.Metrics) string {
+	t.Helper()
+	families, err := m.Registry().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, f := range families {
+		for _, x := range f.GetMetric() {
+			switch f.GetName() {
+			case "perigee_client_connections_cut_total":
+				out = append(out, fmt.Sprint(x.GetLabel()[1].GetValue(), "=", x.GetCounter().GetValue()))
+			case "perigee_refused_total":
+				out = append(out, fmt.Sprint(x.GetLabel()[0].GetValue(), "=", x.GetCounter().GetValue()))
+			}
+		}
+	}
+	return strings.Join(out, " ")
+}
+
 // serveOne has one connection served, in fake time. The handler answers with the path.
-func serveOne(t *testing.T, test func(t *testing.T, c net.Conn)) {
+func serveOne(t *testing.T, wantCut string, test func(t *testing.T, c net.Conn)) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
-		s := newHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }), slog.New(slog.DiscardHandler))
+		d := &door{Listener: p, name: "public", limits: testLimits, metrics: telemetry.New()}
+		s := d.server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }), slog.New(slog.DiscardHandler))
 		var wg sync.WaitGroup
-		wg.Go(func() { _ = s.Serve(p) })
+		wg.Go(func() { _ = s.Serve(d) })
 		near, far := net.Pipe()
 		p.conns <- far
 		test(t, near)
@@ -47,6 +75,12 @@ func serveOne(t *testing.T, test func(t *testing.T, c net.Conn)) {
 		_ = s.Close()
 		wg.Wait()
 		<-time.After(time.Second) // net/http lets a connection linger for half of that
+		if n := d.open.Load(); n != 0 {
+			t.Errorf("%d connections are still counted", n)
+		}
+		if got := cuts(t, d.metrics); got != wantCut {
+			t.Errorf("cut: %q, want %q", got, wantCut)
+		}
 	})
 }
 
@@ -62,19 +96,19 @@ func closedAfter(t *testing.T, in io.Reader) time.Duration {
 
 // TestSlowHead: a request's head has its time as a whole, however it trickles.
 func TestSlowHead(t *testing.T) {
-	serveOne(t, func(t *testing.T, c net.Conn) {
+	serveOne(t, "slow_head=1", func(t *testing.T, c net.Conn) {
 		began := time.Now()
 		_, err := io.WriteString(c, "GET / HTTP/1.1\r\n")
 		for err == nil {
 			<-time.After(time.Second)
 			_, err = io.WriteString(c, "X: y\r\n")
 		}
-		if took := time.Since(began); !errors.Is(err, io.ErrClosedPipe) || took < headerTimeout || took > headerTimeout+time.Second {
+		if took := time.Since(began); !errors.Is(err, io.ErrClosedPipe) || took < testLimits.HeaderTimeout || took > testLimits.HeaderTimeout+time.Second {
 			t.Errorf("ended after %v with %v", took, err)
 		}
 	})
-	serveOne(t, func(t *testing.T, c net.Conn) {
-		if took := closedAfter(t, c); took != headerTimeout {
+	serveOne(t, "slow_head=1", func(t *testing.T, c net.Conn) {
+		if took := closedAfter(t, c); took != testLimits.HeaderTimeout {
 			t.Errorf("a connection on which nothing came was closed after %v", took)
 		}
 	})
@@ -82,7 +116,7 @@ func TestSlowHead(t *testing.T) {
 
 // TestIdleConnection: a connection is kept so long after a request.
 func TestIdleConnection(t *testing.T) {
-	serveOne(t, func(t *testing.T, c net.Conn) {
+	serveOne(t, "idle=1", func(t *testing.T, c net.Conn) {
 		in := bufio.NewReader(c)
 		for range 2 {
 			if _, err := io.WriteString(c, "GET /a HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
@@ -95,7 +129,7 @@ func TestIdleConnection(t *testing.T) {
 			if text, err := io.ReadAll(resp.Body); string(text) != "/a" || err != nil {
 				t.Errorf("got %q, %v", text, err)
 			}
-			<-time.After(keepAlive - time.Second)
+			<-time.After(testLimits.IdleTimeout - time.Second)
 		}
 		if took := closedAfter(t, in); took != time.Second {
 			t.Errorf("closed %v late", took-time.Second)
@@ -107,37 +141,97 @@ func TestIdleConnection(t *testing.T) {
 func TestBadHeads(t *testing.T) {
 	many := strings.Repeat("X-Flood: y\r\n", 10_000)
 	for _, c := range []struct {
-		name, head string
-		status     int
+		name, head, code string
+		status           int
 	}{
-		{"fits", "X: " + strings.Repeat("a", maxHeader-1000) + "\r\nConnection: close\r\n", 200},
-		{"bomb", "X: " + strings.Repeat("a", 2*maxHeader) + "\r\n", 431},
-		{"flood", many, 431},
-		{"length and chunks", "Content-Length: 5\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n", 200},
-		{"two lengths", "Content-Length: 5\r\nContent-Length: 6\r\n", 400},
-		{"odd coding", "Transfer-Encoding: gzip, chunked\r\n", 501},
-		{"no name", ": x\r\n", 400},
-		{"space before the colon", "X : y\r\n", 400},
+		{"fits", "X: " + strings.Repeat("a", int(testLimits.MaxHeaderBytes)-1000) + "\r\nConnection: close\r\n", "", 200},
+		{"bomb", "X: " + strings.Repeat("a", 2*int(testLimits.MaxHeaderBytes)) + "\r\n", "request_header_too_large", 431},
+		{"flood", many, "request_header_too_large", 431},
+		{"two lengths", "Content-Length: 5\r\nContent-Length: 6\r\n", "bad_request", 400},
+		{"odd coding", "Transfer-Encoding: gzip, chunked\r\n", "unsupported_transfer_encoding", 501},
+		{"no name", ": x\r\n", "bad_request", 400},
+		{"space before the colon", "X : y\r\n", "bad_request", 400},
+		{"two hosts", "Host: y\r\n", "bad_request", 400},
+		{"another expectation", "Expect: miracles\r\n", "expectation_failed", 417},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			serveOne(t, func(t *testing.T, conn net.Conn) {
-				var wg sync.WaitGroup
-				wg.Go(func() { _, _ = io.WriteString(conn, "POST /a HTTP/1.1\r\nHost: x\r\n"+c.head+"\r\n0\r\n\r\n") })
-				in := bufio.NewReader(conn)
-				resp, err := http.ReadResponse(in, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if resp.StatusCode != c.status {
-					t.Errorf("status %d", resp.StatusCode)
-				}
-				_, _ = io.Copy(io.Discard, resp.Body)
-				if _, err := in.ReadByte(); err == nil {
-					t.Error("the connection goes on")
-				}
-				_ = conn.Close()
-				wg.Wait()
+			want := ""
+			if c.code != "" {
+				want = "bad_head=1 " + c.code + "=1"
+			}
+			serveOne(t, want, func(t *testing.T, conn net.Conn) {
+				wantAnswer(t, conn, "POST /a HTTP/1.1\r\nHost: x\r\n"+c.head+"\r\n0\r\n\r\n", c.status, c.code)
 			})
 		})
 	}
+	serveOne(t, "bad_head=1 unsupported_http_version=1", func(t *testing.T, conn net.Conn) {
+		wantAnswer(t, conn, "GET / HTTP/3.0\r\nHost: x\r\n\r\n", 505, "unsupported_http_version")
+	})
+	serveOne(t, "bad_head=1 bad_request=1", func(t *testing.T, conn net.Conn) {
+		wantAnswer(t, conn, "\x16\x03\x01\r\n\r\n", 400, "bad_request")
+	})
+}
+
+// wantAnswer sends bytes, and wants an answer with the status, an envelope with the code if there is one, and the connection's end.
+func wantAnswer(t *testing.T, conn net.Conn, text string, status int, code string) {
+	t.Helper()
+	var wg sync.WaitGroup
+	wg.Go(func() { _, _ = io.WriteString(conn, text) })
+	in := bufio.NewReader(conn)
+	resp, err := http.ReadResponse(in, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != status {
+		t.Errorf("status %d, %q, %v", resp.StatusCode, body, err)
+	}
+	if code != "" && (resp.Header.Get("X-Router-Error-Code") != code || !strings.Contains(string(body), `"code":"`+code+`","message":"`)) {
+		t.Errorf("%v %s is not the envelope of %s", resp.Header, body, code)
+	}
+	if _, err := in.ReadByte(); err == nil {
+		t.Error("the connection goes on")
+	}
+	_ = conn.Close()
+	wg.Wait()
+}
+
+// TestConnectionCap: one connection more than may be is told so and closed, and a place that is given back can be had again.
+func TestConnectionCap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
+		d := &door{Listener: p, name: "public", limits: testLimits, metrics: telemetry.New()}
+		s := d.server(http.NotFoundHandler(), slog.New(slog.DiscardHandler))
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = s.Serve(d) })
+		dial := func() net.Conn {
+			near, far := net.Pipe()
+			p.conns <- far
+			return near
+		}
+		first, second := dial(), dial()
+		third := dial()
+		resp, err := http.ReadResponse(bufio.NewReader(third), nil)
+		if err != nil || resp.StatusCode != 503 || resp.Header.Get("Retry-After") != "1" || resp.Header.Get("X-Router-Error-Code") != "too_many_connections" {
+			t.Fatalf("%v, %v", resp, err)
+		}
+		_ = first.Close()
+		synctest.Wait()
+		again := dial()
+		if _, err := io.WriteString(again, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		if resp, err := http.ReadResponse(bufio.NewReader(again), nil); err != nil || resp.StatusCode != 404 {
+			t.Errorf("%v, %v", resp, err)
+		}
+		for _, c := range []net.Conn{second, third, again} {
+			_ = c.Close()
+		}
+		_ = s.Close()
+		wg.Wait()
+		<-time.After(time.Second)
+		if got := cuts(t, d.metrics); got != "over_cap=1 too_many_connections=1" || d.open.Load() != 0 {
+			t.Errorf("%q, %d open", got, d.open.Load())
+		}
+	})
 }

@@ -156,19 +156,33 @@ func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
 
+// ConnOf returns the connection that a request came over; nil: its server has no [ConnContext].
+func ConnOf(r *http.Request) net.Conn {
+	c, _ := r.Context().Value(connKey{}).(net.Conn)
+	return c
+}
+
 // resetOldClient has the connection end with a reset if its protocol has no other way to say that an answer is not whole.
 func resetOldClient(r *http.Request) {
 	if r.ProtoAtLeast(1, 1) {
 		return
 	}
-	switch c := r.Context().Value(connKey{}).(type) { // what follows fails only on a connection that is gone already
-	case *net.TCPConn:
-		_ = c.SetLinger(0)
-	case *tls.Conn:
-		if tcp, ok := c.NetConn().(*net.TCPConn); ok {
-			_ = tcp.SetLinger(0)
-			_ = tcp.Close() // now: TLS would say goodbye first, which makes a clean end of it
+	c := ConnOf(r)
+	_, secure := c.(*tls.Conn)
+	for {
+		below, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			break
 		}
+		c = below.NetConn()
+	}
+	tcp, ok := c.(*net.TCPConn)
+	if !ok {
+		return
+	}
+	_ = tcp.SetLinger(0) // this and what follows fails only on a connection that is gone already
+	if secure {
+		_ = tcp.Close() // now: TLS would say goodbye first, which makes a clean end of it
 	}
 }
 

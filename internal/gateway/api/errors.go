@@ -41,6 +41,7 @@ var (
 	errBodyTooLarge  = &Error{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Message: "the request body is longer than this gateway takes"}
 	errBodyBroken    = badRequest("the request body broke off")
 	errBodyStalled   = &Error{Status: http.StatusRequestTimeout, Code: "request_timeout", Message: "the request body did not come in time"}
+	errEncoded       = &Error{Status: http.StatusUnsupportedMediaType, Code: "unsupported_content_encoding", Message: "this gateway takes no compressed request bodies: send it without Content-Encoding"}
 	errNotFound      = &Error{Status: http.StatusNotFound, Code: "not_found", Message: "there is nothing at this path"}
 	errMethod        = &Error{Status: http.StatusMethodNotAllowed, Code: "method_not_allowed", Message: "this path does not take this method"}
 	errInternal      = &Error{Status: http.StatusInternalServerError, Code: "internal_error", Message: "the gateway could not serve the request"}
@@ -91,8 +92,8 @@ func isFault(err error) bool {
 	return errors.As(err, &pe) && !pe.Class.NextBucket()
 }
 
-// write answers with the error. The caller has not written anything before.
-func (e *Error) write(w http.ResponseWriter) {
+// Envelope returns the error as the body of an answer.
+func (e *Error) Envelope() []byte {
 	kind := "invalid_request_error"
 	if e.Status >= 500 {
 		kind = "server_error"
@@ -109,6 +110,12 @@ func (e *Error) write(w http.ResponseWriter) {
 	if err != nil { // three strings always encode
 		panic(err)
 	}
+	return text
+}
+
+// write answers with the error. The caller has not written anything before.
+func (e *Error) write(w http.ResponseWriter) {
+	text := e.Envelope()
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(text)))

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 )
 
@@ -15,6 +16,9 @@ const firstRead = 1 << 20
 // sender that sends a little now and then has as long as an engine would have for its answer. The caller gives the memory back
 // with letGo.
 func (c *call) readBody() ([]byte, *Error) {
+	if encoded(c.r.Header) {
+		return nil, errEncoded // engines would not undo it either
+	}
 	limit := c.v.Settings.MaxBody
 	if c.r.ContentLength > limit {
 		return nil, errBodyTooLarge // net/http closes the connection rather than reading it all
@@ -46,6 +50,16 @@ func (c *call) readBody() ([]byte, *Error) {
 		// The deadline stays: net/http would wait for the rest of the body, and after an error of its reading it closes.
 		return nil, bodyError(err)
 	}
+}
+
+// encoded tells whether a body has a content coding.
+func encoded(h http.Header) bool {
+	for _, v := range h["Content-Encoding"] {
+		if v != "" && !strings.EqualFold(v, "identity") {
+			return true
+		}
+	}
+	return false
 }
 
 // hold takes n bytes of what all requests may hold, and tells whether they were to be had. A request is refused rather than kept

@@ -181,6 +181,9 @@ func (s *Server) Admin() http.Handler {
 // bounded gives the client's side of every request a time-out for each way, which a handler may move. Without the one for
 // reading, net/http would wait for ever for a body that nobody reads. While it drains each answer says that it is the last on its
 // connection: a connection that is kept until the listener closes may take a further request with it.
+//
+// So does an answer to a request in chunks. If it had a Content-Length too, RFC 9112 (6.3) wants the connection closed, since a proxy before
+// us may have seen another end of it; net/http takes that field out and tells nobody. Clients of language models send lengths, not chunks.
 func (s *Server) bounded(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rc, now := http.NewResponseController(w), time.Now()
@@ -189,10 +192,17 @@ func (s *Server) bounded(h http.Handler) http.Handler {
 		if r.ContentLength != 0 {
 			_ = rc.SetReadDeadline(now.Add(c.BodyStall))
 		}
-		if s.draining.Load() {
+		if s.draining.Load() || len(r.TransferEncoding) > 0 {
 			w.Header()["Connection"] = closeConnection
 		}
-		h.ServeHTTP(w, r)
+		switch {
+		case r.Method == http.MethodConnect: // the mux would answer these two in text
+			errMethod.write(w)
+		case r.RequestURI == "*":
+			errNotFound.write(w)
+		default:
+			h.ServeHTTP(w, r)
+		}
 	})
 }
 

@@ -268,8 +268,18 @@ func (s *Server) fields() []field {
 		{key: "max_buffered_bytes", val: size(&s.MaxBufferedBytes, 1<<30, 1<<20, 1<<40), doc: "The request bodies that are held at once, all together; one more is refused with 503. A body is held until its request ends, since another engine may have to get it. At least `max_body_bytes`.", why: "some 10,000 requests of 100 KB, or 32 of the largest; without a bound clients could fill the memory"},
 		{key: "max_body_bytes", val: size(&s.MaxBodyBytes, 32<<20, 1<<10, 1<<30), doc: "The largest request body.", why: "holds a million tokens of text with room for an image"},
 		{key: "max_attempts", val: whole(&s.MaxAttempts, 3, 1, 3), doc: "How many selections a request may get when nothing of an answer has come and the engine could not be reached; 1 never tries again.", why: "two failed engines are bad luck, three are an outage that more tries make worse"},
+		{key: "clients", val: sub(&s.Clients), doc: "What clients' connections are held to, on each listener for itself."},
 		{key: "public_metrics", val: flag(&s.PublicMetrics, false), doc: "Whether the public listener has /metrics too.", why: "metrics name engines"},
 		{key: "public_flush_cache", val: flag(&s.PublicFlushCache, false), doc: "Whether the public listener has /flush_cache too.", why: "anybody could empty every engine's cache"},
+	}
+}
+
+func (c *ClientLimits) fields() []field {
+	return []field{
+		{key: "header_timeout", fixed: true, val: span(&c.HeaderTimeout, 10*time.Second, time.Millisecond, 0), doc: "How long a client may take over a request's head, and over TLS's handshake.", why: "a head comes in one packet or two; who trickles one holds a connection for nothing"},
+		{key: "idle_timeout", fixed: true, val: span(&c.IdleTimeout, 120*time.Second, time.Millisecond, 0), doc: "How long a connection is kept between requests.", why: "load balancers use a connection again within a minute"},
+		{key: "max_header_bytes", fixed: true, val: size(&c.MaxHeaderBytes, 64<<10, 4<<10, 16<<20), doc: "The largest head of a request.", why: "eight times what large cookies need"},
+		{key: "max_connections", fixed: true, unit: "connections", val: whole(&c.MaxConnections, 8192, 1, math.MaxInt32), doc: "The connections that are open at once; one more is closed at once, over plain HTTP with a 503.", why: "with a stream on each some 270 MiB, and with their engines' connections 16,384 descriptors"},
 	}
 }
 

@@ -239,8 +239,17 @@ type Server struct {
 	MaxBodyBytes        int64
 	MaxBufferedBytes    int64 // of all request bodies held at once; at least MaxBodyBytes
 	MaxAttempts         int
+	Clients             ClientLimits
 	PublicMetrics       bool
 	PublicFlushCache    bool
+}
+
+// ClientLimits are what clients' connections are held to, on each listener for itself.
+type ClientLimits struct {
+	HeaderTimeout  time.Duration // for a request's whole head
+	IdleTimeout    time.Duration // between requests
+	MaxHeaderBytes int64
+	MaxConnections int
 }
 
 // Admin is the listener for operators.

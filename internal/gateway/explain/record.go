@@ -45,7 +45,7 @@ type Try struct {
 	Bucket     string      `json:"bucket"`
 	Stage      string      `json:"stage"`
 	Policy     string      `json:"policy"`
-	Live       int         `json:"live"` // candidates that the policy was given
+	Live       int         `json:"live"`                             // candidates that the policy was given
 	Floored    bool        `json:"breakers_did_not_count,omitempty"` // of engines that are up: too few would have been left
 	Considered []Candidate `json:"considered,omitempty"`
 	Omitted    int         `json:"omitted,omitempty"` // candidates that it looked at too, not listed
