@@ -53,8 +53,7 @@ func (c *Core) publish(e *Publish) {
 		return
 	}
 	s.lastPublish = e.Op
-	p := &publish{op: e.Op}
-	s.publishes[e.Op] = p
+	p := s.openPublish(e.Op)
 	answers := make([]GrantedBlock, len(e.Blocks))
 	var without *Block // the last one that got no room
 	for i := range e.Blocks {
@@ -136,7 +135,11 @@ func (c *Core) publishBlock(s *session, pub *publish, e *Publish, i, sc int) Gra
 		return GrantedBlock{Disposition: NoRoom}
 	}
 	p = c.books.Begin(n)
-	f := &fill{sess: s, identity: b.Identity, parent: b.Parent}
+	f := c.spareFill
+	if f == nil {
+		f = &fill{}
+	}
+	c.spareFill, *f = nil, fill{sess: s, identity: b.Identity, parent: b.Parent}
 	c.fills[p] = f
 	return c.grant(s, pub, p, f, e.Part)
 }
@@ -194,6 +197,7 @@ func (c *Core) sealed(e *Sealed) {
 	if f.sealed == 1<<c.books.Parts(g.page)-1 {
 		delete(c.fills, g.page)
 		c.show(g.page, dram.Retained, f.parent, f.identity)
+		c.spareFill = f
 	}
 	c.settlePublish(g.sess, g.pub)
 }
@@ -277,11 +281,26 @@ func (c *Core) freeGrant(at uint32) {
 
 // settlePublish says so when a publish has no open grant left.
 func (c *Core) settlePublish(s *session, p *publish) {
-	if p.open > 0 || s.publishes[p.op] != p {
+	i := slices.Index(s.publishes, p)
+	if p.open > 0 || i < 0 {
 		return
 	}
-	delete(s.publishes, p.op)
+	s.publishes = slices.Delete(s.publishes, i, i+1)
 	c.do(Published{s.id, p.op, p.sealed, p.dropped})
+	if s.spare == nil {
+		s.spare = p
+	}
+}
+
+// openPublish notes a publish; the last one that ended lends its record.
+func (s *session) openPublish(op uint64) *publish {
+	p := s.spare
+	if p == nil {
+		p = &publish{}
+	}
+	s.spare, *p = nil, publish{op: op}
+	s.publishes = append(s.publishes, p)
+	return p
 }
 
 // fillsOf returns the blocks that are being published and that want says, in the order of their numbers.

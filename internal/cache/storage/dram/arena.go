@@ -48,7 +48,7 @@ func (s *Store) AddArena(n, slotBytes, gen uint32) int {
 	}
 	s.arenas = append(s.arenas, a)
 	s.slotTotal += int(n)
-	s.index.grow(s.slotTotal, s.digest)
+	s.index.grow(s.slotTotal)
 	s.growPages(s.slotTotal)
 	s.ghosts.grow(s.slotTotal)
 	return len(s.arenas) - 1

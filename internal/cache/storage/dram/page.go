@@ -74,11 +74,6 @@ func (s *Store) key(p Page) Key {
 	return Key{g.space, uint32(g.group), g.hash}
 }
 
-func (s *Store) digest(p Page) uint64 {
-	k := s.key(p)
-	return k.digest()
-}
-
 // Find returns the block with the key, Filling or Visible.
 func (s *Store) Find(k Key) (Page, bool) {
 	i := s.place(&k)
@@ -89,7 +84,7 @@ func (s *Store) Find(k Key) (Page, bool) {
 }
 
 func (s *Store) place(k *Key) int {
-	return s.index.find(k.digest(), func(p Page) bool {
+	return s.index.find(tagOf(k.digest()), func(p Page) bool {
 		g := &s.pages[p]
 		return g.hash == k.Hash && g.space == k.Space && uint32(g.group) == k.Group
 	})

@@ -86,7 +86,7 @@ func (s *Store) Begin(n Newcomer) Page {
 	}
 	s.scopes[n.Scope].resident += s.Bytes(p)
 	s.link(p, n.Parent)
-	s.index.put(n.Key.digest(), p)
+	s.index.put(tagOf(n.Key.digest()), p)
 	return p
 }
 
@@ -244,7 +244,7 @@ func (s *Store) Doom(p Page) {
 		s.ghosts.remember(k.digest(), g.score, g.uses)
 	}
 	g.state = Doomed
-	s.index.remove(s.place(&k), s.digest)
+	s.index.remove(s.place(&k))
 	s.unlink(p)
 }
 
