@@ -93,10 +93,29 @@ func (ix *Index) stored(x *holder, e *prefix.Event, out *Outcome) {
 	if !ok {
 		return
 	}
-	for n, hash := range e.Hashes {
-		if !ix.store(x, e, n, hash, bits, &at, out) {
-			return
+	for first := 0; first < len(e.Hashes) && out.Result == Applied; first += len(ix.ahead) {
+		n := min(len(e.Hashes)-first, len(ix.ahead))
+		ix.foresee(e, at.name, first, n)
+		for i := range n {
+			if !ix.store(x, ix.ahead[i], e.Hashes[first+i], bits, &at, out) {
+				return
+			}
 		}
+	}
+}
+
+// foresee names the n blocks of a store from the first on, which follow at, and has the tables' buckets for them brought near.
+func (ix *Index) foresee(e *prefix.Event, at chain.Key, first, n int) {
+	for i := range n {
+		var extra []byte
+		if e.Extras != nil {
+			extra = e.Extras[first+i]
+		}
+		at = at.Next(e.Tokens[(first+i)*ix.blockSize:(first+i+1)*ix.blockSize], extra)
+		ix.ahead[i] = at
+	}
+	for i := range n {
+		ix.touched += ix.names.touch(ix.ahead[i].Lo) + ix.aliases.touch(mix(uint64(e.Hashes[first+i])))
 	}
 }
 
@@ -155,13 +174,8 @@ func (ix *Index) parent(x *holder, e *prefix.Event, out *Outcome) (at spot, ok b
 	return spot{name: c.name[i], parent: c.name[i].Lo, id: id}, true
 }
 
-// store claims the n-th block of the event, which follows at, and moves at there. It returns false when the event ends here.
-func (ix *Index) store(x *holder, e *prefix.Event, n int, hash prefix.Hash, bits uint8, at *spot, out *Outcome) bool {
-	var extra []byte
-	if e.Extras != nil {
-		extra = e.Extras[n]
-	}
-	name := at.name.Next(e.Tokens[n*ix.blockSize:(n+1)*ix.blockSize], extra)
+// store claims the block of that name, which follows at, and moves at there. It returns false when the event ends here.
+func (ix *Index) store(x *holder, name chain.Key, hash prefix.Hash, bits uint8, at *spot, out *Outcome) bool {
 	t := x.cur
 	id, set := ix.find(name, at.id+1)
 	if id == 0 || !ix.knows(t, id, set, hash) {

@@ -17,6 +17,7 @@ type epochs struct {
 	idle    sync.Pool // of readers that were here lately: mostly the one that this processor used last
 	aside   []retired // the writer's, oldest first
 	taken   int       // of aside
+	batch   int       // what is put aside before readers are asked: reclaimBatch, or less in tests
 }
 
 // reader is one look-up's place: its epoch, and the memory that it works with. There are as many as there ever were look-ups at once.
@@ -42,6 +43,7 @@ const (
 )
 
 func (e *epochs) init() {
+	e.batch = reclaimBatch
 	e.now.Store(1)
 	e.readers.Store(&[]*reader{})
 }
@@ -83,7 +85,7 @@ const reclaimBatch = 512
 
 // reclaim calls give for what no reader can hold any more.
 func (e *epochs) reclaim(give func(retired)) {
-	if len(e.aside)-e.taken < reclaimBatch {
+	if len(e.aside)-e.taken < e.batch {
 		return
 	}
 	oldest := e.now.Add(1)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/perigee-llm/perigee/internal/chain"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 	"github.com/perigee-llm/perigee/internal/script"
 )
@@ -25,6 +26,7 @@ type history struct {
 	holders []Holder // open ones
 	next    uint32   // the next engine
 	hashes  int      // how engines name their blocks, see hash
+	hybrid  bool
 	paths   [][]uint32
 }
 
@@ -32,7 +34,8 @@ const testBlock = 2
 
 func newHistory(t *testing.T, c choices) *history {
 	config := Config{Model: "m", BlockSize: testBlock, Limit: 12 + c.IntN(60)}
-	h := &history{choices: c, t: t, ix: New(config), model: newModel(config), hashes: c.IntN(4)}
+	h := &history{choices: c, t: t, ix: New(config), model: newModel(config), hashes: c.IntN(4), hybrid: c.IntN(3) == 0}
+	h.ix.epochs.batch = 1 + c.IntN(40)
 	return h
 }
 
@@ -108,6 +111,10 @@ func (h *history) change() {
 		y := h.any()
 		h.ix.Detach(x, y)
 		h.model.detach(x, y)
+	case 6:
+		n := h.IntN(40)
+		h.ix.SetLimit(x, n)
+		h.model.holders[x].limit = n
 	default:
 		s := State(h.IntN(4))
 		h.ix.Mark(x, s)
@@ -118,7 +125,11 @@ func (h *history) change() {
 // event makes one of few tokens, so that chains share their beginnings and holders share chains.
 func (h *history) event() *prefix.Event {
 	e := &prefix.Event{Tier: prefix.Tier(max(0, h.IntN(8)-4)), BlockSize: testBlock}
-	switch h.IntN(10) {
+	n := 9
+	if h.hybrid {
+		n = h.IntN(10)
+	}
+	switch n {
 	case 0:
 		e.Group = 1 + h.IntN(2)
 	case 1:
@@ -224,7 +235,11 @@ func (h *history) compare(prompts int) {
 		if h.IntN(8) == 0 {
 			q.Salt = "s"
 		}
-		h.ix.Lookup(&q, &got)
+		if h.IntN(2) == 0 {
+			h.ix.Lookup(&q, &got)
+		} else {
+			h.ix.LookupKeys(chain.Root{Model: q.Model, BlockSize: testBlock, LoRA: q.LoRA, Salt: q.Salt}.Key().Append(nil, q.Tokens, testBlock), &got)
+		}
 		want := h.model.lookup(&q)
 		if !slices.Equal(got.Held, want.Held) || !slices.Equal(got.Blind, want.Blind) {
 			h.fail("lookup %+v: %+v, want %+v", q, got, want)

@@ -26,13 +26,15 @@ type Index struct {
 	tenures  []*tenure  // by number; nil where free
 	freeNos  []uint32   // tenures' numbers
 	freed    []Holder
-	order    []Holder // the engines' holders, by engine and rank
-	live     int      // blocks in sight
-	dead     int      // tenures that have ended and still have claims
-	sweepAt  uint32   // the block that Sweep looks at next
-	path     []uint32 // scratch of prove
-	hashName func(uint32) uint64
-	hashHash func(uint32) uint64
+	order    []Holder      // the engines' holders, by engine and rank
+	live     int           // blocks in sight
+	dead     int           // tenures that have ended and still have claims
+	sweepAt  uint32        // the block that Sweep looks at next
+	path     []uint32      // scratch of prove
+	ahead    [32]chain.Key // scratch of stored
+	touched  uint32        // means nothing, see table.touch
+	hashName hashes
+	hashHash hashes
 }
 
 // New returns an index that knows nothing.
@@ -50,13 +52,24 @@ func New(c Config) *Index {
 	ix.epochs.init()
 	ix.tenures = []*tenure{nil} // number 0 is nobody's
 	ix.roster.Store(&roster{})
-	ix.hashName = func(id uint32) uint64 {
-		c, i := ix.blocks.at(id)
-		return c.name[i].Lo
+	ix.hashName = func(ids *[batch]uint32, into *[batch]uint64) {
+		dir := *ix.blocks.dir.Load()
+		for i, id := range ids {
+			if id != 0 {
+				into[i] = dir[id>>chunkBits].name[id%chunkSize].Lo
+			}
+		}
 	}
-	ix.hashHash = func(id uint32) uint64 {
-		c, i := ix.blocks.at(id)
-		return mix(uint64(c.hash[i]))
+	ix.hashHash = func(ids *[batch]uint32, into *[batch]uint64) {
+		dir := *ix.blocks.dir.Load()
+		for i, id := range ids {
+			if id != 0 {
+				into[i] = uint64(dir[id>>chunkBits].hash[id%chunkSize])
+			}
+		}
+		for i := range into {
+			into[i] = mix(into[i])
+		}
 	}
 	return ix
 }
