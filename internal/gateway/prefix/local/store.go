@@ -1,7 +1,7 @@
 // Package local is the prefix source of a gateway that follows its engines itself: one index for each base model and block size, found by
 // the names that engines serve.
 //
-// It promises that an engine which is known here is, in every match of a model that it serves, either credited with what it claims or
+// It promises that an engine which is known here ([Store.Know]) is, in every match of a model that it serves, either credited with what it claims or
 // listed as blind; that block sizes are learnt from what engines publish, never assumed; and that what belongs to an engine is gone when
 // its last rank is closed.
 //
@@ -35,6 +35,7 @@ type Store struct {
 	mu struct {
 		sync.Mutex // order: before an index's own
 		ranks      map[*Rank]struct{}
+		known      map[uint32]Engine // by number
 		domains    map[domain]*opened
 		swept      int
 	}
@@ -68,7 +69,7 @@ type served struct {
 // New returns a store without engines.
 func New(o Options) *Store {
 	s := &Store{opt: o}
-	s.mu.ranks, s.mu.domains = map[*Rank]struct{}{}, map[domain]*opened{}
+	s.mu.ranks, s.mu.domains, s.mu.known = map[*Rank]struct{}{}, map[domain]*opened{}, map[uint32]Engine{}
 	s.seen.Store(&directory{})
 	return s
 }
@@ -82,6 +83,19 @@ type Engine struct {
 	Names []string
 	// Adapters are further ids: each is an adapter of Base, and the name of its LoRA in the engine's events.
 	Adapters []string
+}
+
+// each calls f with each name that the engine goes by, and the adapter that it stands for.
+func (e *Engine) each(f func(name, lora string)) {
+	f(e.Base, "")
+	for _, name := range e.Names {
+		if name != e.Base {
+			f(name, "")
+		}
+	}
+	for _, name := range e.Adapters {
+		f(name, name)
+	}
 }
 
 var _ prefix.Source = (*Store)(nil)
@@ -130,6 +144,19 @@ func lookupAll(all []*opened, q *prefix.Query, into *prefix.Match) {
 	into.Blind = slices.Compact(into.Blind)
 }
 
+// Know makes engines known, and forgets those that are not listed. One without an open rank is blind: it publishes nothing that we could
+// find.
+func (s *Store) Know(engines []Engine) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.mu.known)
+	for _, e := range engines {
+		e.Names, e.Adapters = slices.Clone(e.Names), slices.Clone(e.Adapters)
+		s.mu.known[e.No] = e
+	}
+	s.publishLocked()
+}
+
 // Open makes one rank of an engine known: blind, until its events say otherwise. The caller closes it.
 func (s *Store) Open(e Engine, rank int32) *Rank {
 	e.Names, e.Adapters = slices.Clone(e.Names), slices.Clone(e.Adapters)
@@ -144,8 +171,10 @@ func (s *Store) Open(e Engine, rank int32) *Rank {
 // publishLocked writes the directory anew: at registrations, and when a rank shows its block size.
 func (s *Store) publishLocked() {
 	d := &directory{names: map[string]served{}}
+	open := map[uint32]bool{}
 	for r := range s.mu.ranks {
-		add := func(name, lora string) {
+		open[r.engine.No] = true
+		r.engine.each(func(name, lora string) {
 			n := d.names[name]
 			n.lora = lora
 			switch {
@@ -155,14 +184,17 @@ func (s *Store) publishLocked() {
 				n.indexes = append(n.indexes, r.in)
 			}
 			d.names[name] = n
+		})
+	}
+	for no, e := range s.mu.known {
+		if open[no] {
+			continue
 		}
-		add(r.engine.Base, "")
-		for _, name := range r.engine.Names {
-			add(name, "")
-		}
-		for _, name := range r.engine.Adapters {
-			add(name, name)
-		}
+		e.each(func(name, lora string) {
+			n := d.names[name]
+			n.lora, n.blind = lora, append(n.blind, no)
+			d.names[name] = n
+		})
 	}
 	for name, n := range d.names {
 		slices.Sort(n.blind)

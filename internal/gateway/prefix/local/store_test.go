@@ -85,6 +85,21 @@ func TestNames(t *testing.T) {
 	wantLook(t, s, q, "") // nobody serves it any more
 }
 
+// TestKnown holds that an engine of which nothing can be had is blind, and not empty.
+func TestKnown(t *testing.T) {
+	s := New(Options{})
+	q := prefix.Query{Model: "m", Tokens: sequence(20)}
+	s.Know([]Engine{{No: 1, Base: "m"}, {No: 2, Base: "other", Names: []string{"m"}}, {No: 3, Base: "other"}})
+	wantLook(t, s, q, "1 blind, 2 blind")
+	r := s.Open(Engine{No: 1, Base: "m"}, 0)
+	r.Mark(index.Exact)
+	wantLook(t, s, q, "2 blind")
+	r.Close()
+	wantLook(t, s, q, "1 blind, 2 blind")
+	s.Know(nil)
+	wantLook(t, s, q, "")
+}
+
 // TestBlockSizes has engines of two block sizes behind one name, and one that changes its own.
 func TestBlockSizes(t *testing.T) {
 	s := New(Options{})
