@@ -134,6 +134,9 @@ func (d *decoder) compareWorkers(ws []Worker) {
 			continue
 		}
 		ids[ws[i].id()] = i
+		if ws[i].KVEvents != nil {
+			d.compareEvents(at+".kv_events", ws[i].KVEvents)
+		}
 	}
 }
 

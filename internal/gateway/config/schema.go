@@ -227,6 +227,7 @@ func (w *Worker) fields() []field {
 		{key: "id", val: textIn(&w.ID, "", checkName), doc: "What groups call it. The URL exactly as written when not given."},
 		{key: "role", val: enum(&w.Role, "", RolePlain, RolePrefill, RoleDecode), doc: "What it does. The engine is asked when not given."},
 		{key: "api_key_file", val: textIn(&w.APIKeyFile, "", checkName), doc: "A file with the key that the gateway presents to this engine. That of `discovery.static` when not given."},
+		{key: "kv_events", val: optional(&w.KVEvents, itself), doc: "Where the engine publishes what its prefix cache holds. It is asked when not given: SGLang's /server_info, vLLM's /kv_event_sources."},
 	}
 }
 

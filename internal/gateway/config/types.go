@@ -203,6 +203,8 @@ type Worker struct {
 	Role Role
 	// APIKeyFile has the key that the gateway presents to the engine. Empty: it has none to present.
 	APIKeyFile string
+	// KVEvents says where it publishes; nil: it is asked.
+	KVEvents *KVEvents
 }
 
 // FileDiscovery reads the engines from a file that is watched.
