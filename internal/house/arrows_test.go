@@ -26,7 +26,12 @@ var arrows = map[string][]string{
 	"internal/gateway/bucket":       {"internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load", "internal/gateway/prefix"},
 
 	// What engines publish, up to whoever applies it.
-	"internal/gateway/prefix/index":         {"internal/chain", "internal/gateway/prefix"},        // who holds which prefix: events in, matches out
+	"internal/gateway/prefix/index": {"internal/chain", "internal/gateway/prefix"}, // who holds which prefix: events in, matches out
+	// The sockets around them; it finds engines' publishers by asking, and feeds an index and load records.
+	"internal/gateway/prefix/events": {
+		"internal/gateway/prefix", "internal/gateway/prefix/events/...", "internal/gateway/prefix/index", "internal/gateway/load", "internal/gateway/fleet",
+		"internal/gateway/fleet/ask", "internal/zmtp",
+	},
 	"internal/gateway/prefix/events/stream": {},                                                   // what to believe of a numbered stream
 	"internal/gateway/prefix/events/wire":   {"internal/gateway/prefix", "internal/gateway/load"}, // bytes to the words of prefix, and to load reports
 
@@ -37,6 +42,7 @@ var arrows = map[string][]string{
 	"internal/cache/core":         {"internal/cache/storage/dram", "internal/chain"},
 
 	// The shell of the Cache Manager.
+	"internal/cache/channel/wire": {"internal/cache/core", "internal/cache/state", "internal/chain"}, // the bytes between engines and the Manager
 	"internal/cache/fingerprint": {"internal/cache/state"}, // reads model directories
 
 	// The shell of the gateway. What reads engines fills the core's types; only api joins the two.

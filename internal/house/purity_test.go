@@ -18,6 +18,7 @@ var pure = []string{
 	"internal/cache/storage/dram",
 	"internal/cache/state",
 	"internal/cache/planning",
+	"internal/cache/channel/wire",
 	"internal/gateway/fleet",
 	"internal/gateway/load",
 	"internal/gateway/prefix",

@@ -1,0 +1,153 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+
+	"github.com/perigee-llm/perigee/internal/cache/core"
+	"github.com/perigee-llm/perigee/internal/script"
+)
+
+// filler is a coder that gives fields random values.
+type filler struct{ r *rand.Rand }
+
+func (f *filler) u8(v *uint8)   { *v = uint8(f.r.Uint32()) }
+func (f *filler) u16(v *uint16) { *v = uint16(f.r.Uint32()) }
+func (f *filler) u32(v *uint32) { *v = f.r.Uint32() }
+func (f *filler) u64(v *uint64) { *v = f.r.Uint64() }
+func (f *filler) raw(b []byte) {
+	for i := range b {
+		b[i] = byte(f.r.Uint32())
+	}
+}
+func (f *filler) blob(v *[]byte, _ int) {
+	if n := f.r.IntN(9); n > 0 {
+		*v = make([]byte, n)
+		f.raw(*v)
+	}
+}
+func (f *filler) text(v *string, _ int) { *v = "text"[:f.r.IntN(5)] }
+func (f *filler) u32s(v *[]uint32, _ int) {
+	for range f.r.IntN(4) {
+		*v = append(*v, f.r.Uint32())
+	}
+}
+func (f *filler) hashes(v *[]core.Hash, _ int) {
+	for range f.r.IntN(4) {
+		var h core.Hash
+		f.raw(h[:])
+		*v = append(*v, h)
+	}
+}
+func (f *filler) count(_, _, _ int) int { return f.r.IntN(4) }
+
+func TestRoundTrip(t *testing.T) {
+	r := script.Rand(t)
+	for k, make := range makers {
+		if make == nil {
+			continue
+		}
+		for range 50 {
+			m := make()
+			m.fields(&filler{r})
+			switch m := m.(type) { // what is a flag is one bit
+			case *Seal:
+				m.Summed = r.IntN(2) == 1
+			case *Restored:
+				m.OK = r.IntN(2) == 1
+			}
+			h := Header{Descriptors: uint16(r.IntN(MaxDescriptors)), Ref: r.Uint64(), Epoch: r.Uint64(), Session: r.Uint32()}
+			b := Append([]byte("before"), h, m)[len("before"):]
+			got, err := ParseHeader(b)
+			if err != nil || int(got.Length) != len(b)-HeaderSize || got.Kind != Kind(k) {
+				t.Fatalf("%T: head %+v, %v", m, got, err)
+			}
+			if got.Ref != h.Ref || got.Epoch != h.Epoch || got.Session != h.Session || got.Descriptors != h.Descriptors {
+				t.Fatalf("%T: head %+v, want %+v", m, got, h)
+			}
+			back, err := Decode(got.Kind, b[HeaderSize:])
+			if err != nil || !reflect.DeepEqual(back, m) {
+				t.Fatalf("%T: %v\n got %+v\nwant %+v", m, err, back, m)
+			}
+			// Cut short or made longer it is refused.
+			if n := len(b) - HeaderSize; n > 0 {
+				if _, err := Decode(got.Kind, b[HeaderSize:len(b)-1-r.IntN(n)]); !errors.Is(err, ErrMalformed) {
+					t.Fatalf("%T cut short: %v", m, err)
+				}
+			}
+			if _, err := Decode(got.Kind, append(b[HeaderSize:], 0)); !errors.Is(err, ErrMalformed) {
+				t.Fatalf("%T with a byte too many: %v", m, err)
+			}
+		}
+	}
+}
+
+func TestBounds(t *testing.T) {
+	head := Append(nil, Header{}, &Ping{})
+	for name, c := range map[string]struct {
+		change func(b []byte)
+		want   error
+	}{
+		"reserved byte":      {func(b []byte) { b[5] = 1 }, ErrMalformed},
+		"reserved word":      {func(b []byte) { b[31] = 1 }, ErrMalformed},
+		"many descriptors":   {func(b []byte) { b[6] = MaxDescriptors + 1 }, ErrMalformed},
+		"long short message": {func(b []byte) { b[1] = 0x11 }, ErrTooLong},
+		"long unknown":       {func(b []byte) { b[3], b[4] = 1, 200 }, ErrTooLong},
+		"unknown":            {func(b []byte) { b[4] = 200 }, ErrUnknown},
+		"kind 0":             {func(b []byte) { b[4] = 0 }, ErrUnknown},
+	} {
+		b := bytes.Clone(head)
+		c.change(b)
+		if _, err := ParseHeader(b); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+	}
+	if _, err := ParseHeader(head[:HeaderSize-1]); !errors.Is(err, ErrMalformed) {
+		t.Errorf("a short head: %v", err)
+	}
+	// A count that the payload cannot hold costs nothing.
+	claim := []byte{0, 0xff, 0xff, 0, 0}
+	if n := testing.AllocsPerRun(10, func() { Decode(KindSeal, claim) }); n > 4 {
+		t.Errorf("%v allocations for a claim of 65,535 slots", n)
+	}
+}
+
+func TestClasses(t *testing.T) {
+	for c := core.StaleSession; c <= core.Overdue; c++ {
+		if c == core.StaleRead { // no client's
+			continue
+		}
+		if w, ok := fromCore[c]; !ok || w.String() == "other" {
+			t.Errorf("the core's class %d has no number on the wire", c)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, make := range makers {
+		if make != nil {
+			m := make()
+			m.fields(&filler{r})
+			f.Add(Append(nil, Header{Ref: 1, Epoch: 2, Session: 3}, m))
+		}
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		h, err := ParseHeader(b)
+		if err != nil {
+			return
+		}
+		m, err := Decode(h.Kind, b[HeaderSize:])
+		if err != nil {
+			return
+		}
+		h.Length = uint32(len(b) - HeaderSize)
+		again := Append(nil, h, m)
+		if !bytes.Equal(again[4:], b[4:]) {
+			t.Fatalf("%T\n read %x\nwrote %x", m, b, again)
+		}
+	})
+}
