@@ -5,15 +5,15 @@
 #   serve.sh --port 8001 [--name a] [--events-port 5601 --replay-port 5701] [--space GiB] [--blocks N] [--block-size N] [--cpus LIST]
 #            [--model DIR] [--served-name NAME] [--max-len TOKENS] [--dev] [-- ARGUMENTS OF vllm serve]
 #
-# --blocks makes the KV cache smaller than --space, so that it evicts. --cpus binds the worker's threads (0, 0-1); two engines that share
-# two cores are much faster with one each. --dev serves /reset_prefix_cache and its like. Its log is .cache/vllm/log/NAME.log; the id of
+# --blocks makes the KV cache smaller than --space, so that it evicts. --cpus binds the worker's threads (0, 0-1): with one
+# core each, two engines on two cores do not wait for each other's threads. --dev serves /reset_prefix_cache and its like. Its log is .cache/vllm/log/NAME.log; the id of
 # its process group is in NAME.pgid beside it as long as it runs.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 dir=$PWD/.cache/vllm
 name=engine port='' events='' replay='' space=1 blocks='' block=32 cpus=auto model=$dir/model served=tiny max=8192 dev=0
-# Ready takes 20 s on a quiet machine, and three minutes on one that is asked for much else.
-start_s=${ENGINE_START_S:-300}
+# Ready takes some 40 seconds of a processor: three minutes on two cores that ten other programs wanted too.
+start_s=${ENGINE_START_S:-600}
 stop_s=20
 
 usage() {
