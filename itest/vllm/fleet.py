@@ -163,14 +163,14 @@ class Engine:
 class Gateway:
     """perigee serve with one policy before the engines."""
 
-    def __init__(self, policy, engines, worker=lambda e: {}):
+    def __init__(self, policy, engines):
         self.policy = policy
         port, admin = free_port(), free_port()
         self.url, self.admin = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin}"
         # JSON is YAML too.
         config = {
             "models": [{"id": MODEL, "policy": policy, "tokenizer": str(ROOT / ".cache/vllm/model")}],
-            "discovery": {"static": {"workers": [{"id": e.name, "url": e.url} | worker(e) for e in engines]}},
+            "discovery": {"static": {"workers": [{"id": e.name, "url": e.url} for e in engines]}},
             "server": {"port": port, "admin": {"port": admin}, "shutdown_drain": "0s"},
             # Salts are used here to tell prompts apart, and there is one client only.
             "client_fields": {"allow": ["cache_salt"]},

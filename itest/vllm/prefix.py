@@ -1,8 +1,8 @@
 """The checks of the prefix index against two real engines. They need what the gateway has not yet; see NOT_YET.
 
-Each is written against the few things that it needs from the gateway, which are the functions below: how it is told where an engine's
-events come from, and how it shows what it believed an engine to hold when it chose. The other side of every comparison is the engines'
-own: cached_tokens in the usage, and their counters. Where those functions are right, add CASES to ORDER in qualify.py.
+Each is written against the few things that it needs from the gateway, which are the functions below: the policy, what it believed an engine
+to hold when it chose, and whether it follows an engine. The other side of every comparison is the engines' own: cached_tokens
+in the usage, and their counters. None has run yet. Where those functions are right, set PrefixCase.engines and add CASES to ORDER in qualify.py.
 """
 
 import time
@@ -19,14 +19,9 @@ NOT_YET = [
 EVENTS_S = 1.0  # from an engine's step to the index, and the bound for repair or withdrawal after a loss
 
 
-def worker(engine):
-    """What is written into the configuration of an engine so that its events are followed."""
-    return {"kv_events": {"endpoint": f"tcp://127.0.0.1:{engine.events_port}", "replay_endpoint": f"tcp://127.0.0.1:{engine.replay_port}"}}
-
-
 def policy():
-    """A cache_aware policy in which a prefix decides at any load that these checks make."""
-    return {"name": "cache_aware"}
+    """A cache_aware policy in which a prefix of one block decides. Where the events come from is left to the engines to tell."""
+    return {"name": "cache_aware", "min_matched_tokens": BLOCK}
 
 
 def predicted(decision, engine):
@@ -55,7 +50,7 @@ class PrefixCase(unittest.TestCase):
         self.a, self.b = self.engines
         for e in self.engines:
             e.reset()
-        self.g = Gateway(policy(), self.engines, worker)
+        self.g = Gateway(policy(), self.engines)
         self.addCleanup(lambda: self.assertEqual(self.g.stop(), 0))
         self.g.ready()
         self.client = openai.OpenAI(base_url=self.g.url + "/v1", api_key="sk-itest", max_retries=0, timeout=120)
@@ -188,7 +183,7 @@ class Changes(PrefixCase):
     def test_a_gateway_that_comes_late_asks_for_what_it_missed(self):
         p = self.fresh(640)
         home, *_ = self.complete(p)
-        late = Gateway(policy(), self.engines, worker)
+        late = Gateway(policy(), self.engines)
         self.addCleanup(late.stop)
         late.ready()
         wait_until(lambda: believed(late, home) == "exact", "the late one has replayed")
