@@ -1,0 +1,25 @@
+// Package events follows what engines publish: KV events into an index, load reports into load records. It finds the sockets, keeps the
+// subscriptions, and does what package stream decides about losses; package wire reads the bytes.
+//
+// # Promises
+//
+//   - What a stream claims counts in the index only as package stream says: exact, partial or hidden. A rank of an engine of which
+//     nothing is known yet is hidden.
+//   - Nothing is subscribed to twice: one subscription for each (engine, rank) and kind. Load and prefix can be had apart.
+//   - Memory is bounded. Between a subscription and its applier there is a queue ([Options.Queue], [Options.QueueBytes]); what it has no room
+//     for is dropped, which is a loss like any other: it is counted, asked for again, and the claims are hidden if it does not come.
+//     The rejected design lets the subscription wait: then the engine's queue takes what we are too slow for, and the index is
+//     old without knowing it.
+//   - [Follower.Unfollow] and [Follower.Close] return when the sockets are closed, all goroutines have ended and the claims are gone. What was
+//     on its way then is dropped.
+//
+// # Goroutines
+//
+//	applier   one for each domain (base model): it alone touches the machines and the claims of its feeds
+//	engine    one for each engine: finds the sockets, starts and ends the feeds
+//	live      one for each feed that dials; of those that are dialled, one for each connection to a [hub]
+//	replay    one for each feed with a replay socket
+//	load      one for each rank with a load stream
+//
+// All belong to the [Follower]; engines end with Unfollow, the rest with Close.
+package events

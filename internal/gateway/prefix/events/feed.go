@@ -1,0 +1,282 @@
+package events
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/perigee-llm/perigee/internal/gateway/prefix"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix/events/stream"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix/events/wire"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix/index"
+)
+
+// feed is the KV events of one rank of one engine, from the sockets to the index.
+type feed struct {
+	e       *engine
+	applier *applier
+	src     Source
+	ctx     context.Context
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup // its readers
+	replays *replayer      // nil: there is nobody to ask
+
+	waiting, waitingBytes atomic.Int64 // live messages in the applier's inbox
+	dropNoted             atomic.Bool  // the applier knows of a drop and has not looked yet
+	droppedN, badMessages atomic.Uint64
+	oversize              atomic.Uint64
+
+	// Touched by the applier only.
+	m        *stream.Machine
+	claims   Claims
+	ended    bool
+	counts   Counts
+	fault    error
+	lag      time.Duration
+	cutOff   bool
+	settleAt time.Time // when the index may forget what was doubted
+	told     [3]uint8  // state, reason and trust, as Hooks.Changed was told
+}
+
+// startFeed opens the rank's claims and starts its readers.
+func (e *engine) startFeed(src Source) *feed {
+	f := &feed{e: e, applier: e.applier, src: src}
+	f.ctx, f.cancel = context.WithCancel(e.ctx)
+	if src.Replay != "" {
+		f.replays = newReplayer(f)
+	}
+	e.applier.call(func() {
+		f.m = stream.New(time.Now(), src.Replay != "", e.f.o.Limits)
+		f.claims = e.target.Open(src.Rank)
+		f.claims.Mark(index.Hidden)
+		e.applier.feeds[f] = struct{}{}
+	})
+	if f.replays != nil {
+		f.wg.Go(f.replays.run)
+	}
+	if src.Listen {
+		if err := e.f.hubs.join(f); err != nil {
+			e.f.o.Log.Warn("cannot listen for an engine's events", "worker", e.target.Worker.ID, "endpoint", src.Events, "error", err)
+			e.applier.call(func() { f.fault = err })
+		}
+	} else {
+		f.wg.Go(f.readLive)
+	}
+	return f
+}
+
+// end ends the readers, then drops what was claimed.
+func (f *feed) end() {
+	f.cancel()
+	if f.src.Listen {
+		f.e.f.hubs.leave(f)
+	}
+	f.wg.Wait()
+	f.applier.call(func() {
+		f.step(time.Now(), stream.Input{Kind: stream.Closed})
+		f.claims.Close()
+		f.ended = true
+		delete(f.applier.feeds, f)
+	})
+}
+
+// offer hands a live message to the applier if there is room for it.
+func (f *feed) offer(seq int64, payload []byte) {
+	o := &f.e.f.o
+	if f.waiting.Load() >= int64(o.Queue) || f.waitingBytes.Load()+int64(len(payload)) > int64(o.QueueBytes) {
+		f.drop()
+		return
+	}
+	m := message{feed: f, input: stream.Input{Kind: stream.Live, Batch: f.batch(seq, payload)}}
+	f.waiting.Add(1)
+	f.waitingBytes.Add(int64(len(payload)))
+	select {
+	case f.applier.in <- m:
+	default:
+		f.waiting.Add(-1)
+		f.waitingBytes.Add(-int64(len(payload)))
+		f.applier.release(m.input.Batch.Payload)
+		f.drop()
+	}
+}
+
+func (f *feed) drop() {
+	f.droppedN.Add(1)
+	if !f.dropNoted.Swap(true) {
+		f.applier.noteDropped(f)
+	}
+}
+
+func (f *feed) batch(seq int64, payload []byte) stream.Batch {
+	return stream.Batch{Seq: seq, Print: xxh3.Hash(payload), Payload: f.applier.copied(payload)}
+}
+
+// tell hands over what may not be lost, and waits for room.
+func (f *feed) tell(m message) {
+	m.feed = f
+	select {
+	case f.applier.in <- m:
+	case <-f.ctx.Done():
+		f.applier.release(m.input.Batch.Payload)
+	}
+}
+
+// renewed may be called by anybody.
+func (f *feed) renewed() { f.tell(message{input: stream.Input{Kind: stream.Renewed}}) }
+
+// deadline is when the feed has to be looked at.
+func (f *feed) deadline() time.Time {
+	d := f.m.Deadline()
+	if !f.settleAt.IsZero() && (d.IsZero() || f.settleAt.Before(d)) {
+		return f.settleAt
+	}
+	return d
+}
+
+func (f *feed) settle(now time.Time) {
+	if !f.settleAt.IsZero() && !now.Before(f.settleAt) {
+		f.settleAt = time.Time{}
+		f.claims.Settle()
+	}
+}
+
+// step does what the machine decides.
+func (f *feed) step(now time.Time, in stream.Input) {
+	for _, a := range f.m.Step(now, in) {
+		switch a.Kind {
+		case stream.Apply:
+			outcome := f.apply(now, a.Batch.Payload)
+			f.applier.release(a.Batch.Payload)
+			for range f.m.Applied(now, outcome) {
+				f.mark()
+			}
+		case stream.Drop:
+			f.applier.release(a.Batch.Payload)
+		case stream.Mark, stream.Hide:
+			f.mark()
+		case stream.Doubt:
+			f.doubt(now)
+		case stream.Withdraw:
+			f.claims.Withdraw()
+			f.cutOff, f.settleAt = false, time.Time{}
+		case stream.Ask:
+			f.replays.ask(a.Ask, a.From)
+		case stream.Hangup:
+			f.replays.hangup()
+		}
+	}
+	f.changed()
+}
+
+func (f *feed) doubt(now time.Time) {
+	f.claims.Doubt()
+	f.settleAt = now.Add(f.e.f.o.DoubtedFor)
+}
+
+func (f *feed) mark() {
+	f.claims.Mark([...]index.State{stream.Hidden: index.Hidden, stream.Partial: index.Partial, stream.Whole: index.Exact}[f.m.Trust()])
+}
+
+// apply applies the events of a batch.
+func (f *feed) apply(now time.Time, payload []byte) (outcome stream.Outcome) {
+	d := &f.applier.dec
+	before := d.Bad
+	if d.Begin(payload) != nil {
+		f.counts.BadBatches++
+		return f.lost(now)
+	}
+	for {
+		switch d.Next() {
+		case wire.Event:
+			f.event(&d.Event)
+			if d.Event.Kind == prefix.Cleared {
+				outcome = stream.Emptied
+			}
+		case wire.Lost:
+			outcome = f.lost(now)
+		case wire.Broken:
+			f.counts.BadBatches++
+			outcome = f.lost(now)
+		case wire.End:
+			for i := range d.Bad {
+				f.counts.Bad[i] += d.Bad[i] - before[i]
+			}
+			if t := d.Time(); t > 0 {
+				f.lag = time.Duration(max(0, min(float64(now.UnixNano())-t*1e9, math.MaxInt64/2)))
+			}
+			return outcome
+		}
+	}
+}
+
+// lost is done at the place in a batch where a removal may have been. What the claims are then, the machine says when it knows.
+func (f *feed) lost(now time.Time) stream.Outcome {
+	f.doubt(now)
+	if f.m.Trust() == stream.Hidden {
+		f.mark() // else doubted claims count again when something proves them
+	}
+	return stream.Lossy
+}
+
+func (f *feed) event(e *prefix.Event) {
+	switch e.Kind {
+	case prefix.Stored:
+		f.counts.Stored++
+	case prefix.Removed:
+		f.counts.Removed++
+	case prefix.Cleared:
+		f.counts.Cleared++
+	}
+	o := f.claims.Apply(e)
+	f.counts.Blocks += uint64(o.Blocks)
+	f.counts.Proven += uint64(o.Proven)
+	switch o.Result {
+	case index.Applied:
+	case index.Orphan:
+		f.counts.Orphans++
+	case index.Exceeded:
+		f.cutOff = true
+		f.counts.Refused++
+	default:
+		f.counts.Refused++
+	}
+}
+
+// changed tells the log and the hooks of a new state.
+func (f *feed) changed() {
+	s := f.m.Status()
+	now := [3]uint8{uint8(s.State), uint8(s.Why), uint8(f.m.Trust())}
+	if now == f.told {
+		return
+	}
+	level := slog.LevelDebug // a gap that is repaired is no news
+	if now[2] != f.told[2] {
+		level = slog.LevelInfo
+	}
+	f.told = now
+	f.e.f.o.Log.Log(context.Background(), level, "an engine's events", "worker", f.e.target.Worker.ID, "rank", f.src.Rank, "state", s.State.String(), "why", s.Why.String(),
+		"trust", f.m.Trust().String(), "partial_why", s.PartWhy.String())
+	if f.e.f.o.Hooks.Changed != nil {
+		f.e.f.o.Hooks.Changed(f.about())
+	}
+}
+
+// status asks the applier. It is false when the applier has stopped.
+func (f *feed) status() (s Status, ok bool) {
+	ok = f.applier.call(func() { s = f.about() })
+	return s, ok
+}
+
+func (f *feed) about() Status {
+	c := f.counts
+	c.Dropped, c.BadMessages, c.Oversize = f.droppedN.Load(), f.badMessages.Load(), f.oversize.Load()
+	return Status{
+		Engine: f.e.target.Worker.No, ID: f.e.target.Worker.ID, Rank: f.src.Rank, Prefix: true, Stream: f.m.Status(), Events: c,
+		CutOff: f.cutOff, Waiting: int(f.waiting.Load()), Lag: f.lag, Fault: f.fault,
+	}
+}
