@@ -42,8 +42,10 @@ var arrows = map[string][]string{
 	"internal/cache/core":         {"internal/cache/storage/dram", "internal/chain"},
 
 	// The shell of the Cache Manager.
-	"internal/cache/channel/wire": {"internal/cache/core", "internal/cache/state", "internal/chain"}, // the bytes between engines and the Manager
-	"internal/cache/fingerprint": {"internal/cache/state"}, // reads model directories
+	"internal/cache/storage/pool/layout": {},                                                                // shares of the pool to arenas
+	"internal/cache/storage/pool":        {"internal/cache/storage/pool/layout"},                            // memfds
+	"internal/cache/channel/wire":        {"internal/cache/core", "internal/cache/state", "internal/chain"}, // the bytes between engines and the Manager
+	"internal/cache/fingerprint":         {"internal/cache/state"},                                          // reads model directories
 
 	// The shell of the gateway. What reads engines fills the core's types; only api joins the two.
 	"internal/gateway/api/body/lex":     {}, // JSON tokens: requests and answers are scanned by the same rules

@@ -19,6 +19,7 @@ var pure = []string{
 	"internal/cache/state",
 	"internal/cache/planning",
 	"internal/cache/channel/wire",
+	"internal/cache/storage/pool/layout",
 	"internal/gateway/fleet",
 	"internal/gateway/load",
 	"internal/gateway/prefix",
