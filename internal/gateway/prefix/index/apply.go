@@ -150,9 +150,9 @@ func (ix *Index) storedKnown(t *tenure, e *prefix.Event, bits uint8, out *Outcom
 
 // spot is where a chain has come to.
 type spot struct {
-	name   chain.Key
-	parent uint64 // as chunk.parent has it: 0 at a root
-	id     uint32 // the block, or 0
+	name chain.Key
+	ref  ref    // to it; 0 at a root
+	id   uint32 // the block, or 0
 }
 
 // parent returns where the event's blocks begin, or sets the result.
@@ -171,7 +171,7 @@ func (ix *Index) parent(x *holder, e *prefix.Event, out *Outcome) (at spot, ok b
 		return at, false
 	}
 	c, i := ix.blocks.at(id)
-	return spot{name: c.name[i], parent: c.name[i].Lo, id: id}, true
+	return spot{name: c.name[i], ref: refTo(c.name[i]), id: id}, true
 }
 
 // store claims the block of that name, which follows at, and moves at there. It returns false when the event ends here.
@@ -183,13 +183,13 @@ func (ix *Index) store(x *holder, name chain.Key, hash prefix.Hash, bits uint8, 
 			return false
 		}
 		if id == 0 {
-			id = ix.create(name, at.parent, hash)
+			id = ix.create(name, at.ref, hash)
 		}
 	}
 	if ix.add(t, hash, id, bits) {
 		out.Blocks++
 	}
-	*at = spot{name: name, parent: name.Lo, id: id}
+	*at = spot{name: name, ref: refTo(name), id: id}
 	return true
 }
 

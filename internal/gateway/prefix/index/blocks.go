@@ -21,20 +21,41 @@ type blocks struct {
 }
 
 const (
-	chunkBits = 12 // 144 KiB: small enough to come free as a whole when an engine goes, large enough for 64 MiB of dir never to matter
+	chunkBits = 12 // 136 KiB: small enough to come free as a whole when an engine goes, large enough for 64 MiB of dir never to matter
 	chunkSize = 1 << chunkBits
 )
 
-// chunk holds 36 bytes a block. A block's set is 0 while it has no claim; a reader that has seen another may read the name, until
+// chunk holds 34 bytes a block. A block's set is 0 while it has no claim; a reader that has seen another may read the name, until
 // it leaves its epoch. Only the writer reads the rest.
 type chunk struct {
 	name   [chunkSize]chain.Key
 	hash   [chunkSize]prefix.Hash // what its first holder calls it
-	parent [chunkSize]uint64      // the low half of its parent's name, 0 for the first of a prompt; of a free block the next free one
 	set    [chunkSize]uint32      // who claims it
+	parent [chunkSize]uint32      // the upper and the lower part of a ref to the block before it
+	below  [chunkSize]uint16      // of a free block the next free one
 }
 
-// holding is what the writer knows of a chunk: a list of free blocks, through chunk.parent, and how many were never used.
+// ref is as much of a block's name as finds it in the table: the 38 bits that say where, and the lowest 10 with the tag. It is 0 for
+// no block. A whole half of a name would be 2 bytes more for each block. A ref only leads to blocks of which it is known besides that
+// their holder has remembered them, so with a million of these another is taken for the right one once in 300 million times, and only
+// if that is gone.
+type ref uint64
+
+const (
+	refLow   = 10
+	refShift = 26 // up to the bits that say where
+)
+
+func refTo(k chain.Key) ref { return ref(k.Lo>>refShift<<refLow | k.Lo&(1<<refLow-1)) }
+
+// hash is one that the table searches like the block's own.
+func (r ref) hash() uint64 { return uint64(r)>>refLow<<refShift | uint64(r)&(1<<refLow-1) }
+
+func (c *chunk) parentOf(i uint32) ref { return ref(c.parent[i])<<16 | ref(c.below[i]) }
+
+func (c *chunk) setParent(i uint32, r ref) { c.parent[i], c.below[i] = uint32(r>>16), uint16(r) }
+
+// holding is what the writer knows of a chunk: a list of free blocks, through chunk.below, and how many were never used.
 type holding struct {
 	free  uint32 // offset+1 of the first free block
 	fresh uint32 // offset of the first that was never used
@@ -84,7 +105,7 @@ func (b *blocks) take() uint32 {
 	var i uint32
 	if h.free > 0 {
 		i = h.free - 1
-		h.free = uint32((*b.dir.Load())[b.cur].parent[i])
+		h.free = uint32((*b.dir.Load())[b.cur].below[i])
 	} else {
 		i = h.fresh
 		h.fresh++
@@ -124,7 +145,7 @@ func (b *blocks) grow() {
 func (b *blocks) give(id uint32) {
 	at, i := id>>chunkBits, id%chunkSize
 	h := &b.held[at]
-	(*b.dir.Load())[at].parent[i] = uint64(h.free)
+	(*b.dir.Load())[at].below[i] = uint16(h.free)
 	h.free = i + 1
 	h.used--
 	b.live--

@@ -38,11 +38,8 @@ func (ix *Index) remembered(x *holder, id uint32) bool {
 	ix.path = ix.path[:0]
 	for {
 		c, i := ix.blocks.at(id)
-		switch {
-		case ix.sets.bits(c.set[i], x.cur.no)&(1<<prefix.Device) != 0:
+		if ix.sets.bits(c.set[i], x.cur.no)&(1<<prefix.Device) != 0 {
 			return true
-		case ix.sets.bits(c.set[i], x.old.no) == 0:
-			return false
 		}
 		for _, hash := range ix.hashes(x.old, id) {
 			if now := ix.resolve(x.cur, hash); now != 0 && now != id {
@@ -50,24 +47,26 @@ func (ix *Index) remembered(x *holder, id uint32) bool {
 			}
 		}
 		ix.path = append(ix.path, id)
-		if c.parent[i] == 0 {
+		parent := c.parentOf(i)
+		if parent == 0 {
 			return true
 		}
-		if id = ix.findHalf(c.parent[i]); id == 0 || len(ix.path) > maxPath {
+		if id = ix.follow(x, parent); id == 0 || len(ix.path) > maxPath {
 			return false
 		}
 	}
 }
 
-// maxPath is the longest prefix that is proven: at 16 tokens a block a million tokens. It also ends a walk in a circle, which would
-// need two names with one half.
+// maxPath is the longest prefix that is proven: at 16 tokens a block a million tokens. It also ends a walk in a circle, into
+// which a wrong ref could lead.
 const maxPath = 1 << 16
 
-// findHalf returns the block whose name has that low half, or 0.
-func (ix *Index) findHalf(lo uint64) uint32 {
-	s := ix.names.search(lo)
+// follow returns the block of that ref which counts already or is remembered, or 0.
+func (ix *Index) follow(x *holder, r ref) uint32 {
+	s := ix.names.search(r.hash())
 	for id := s.next(); id != 0; id = s.next() {
-		if c, i := ix.blocks.at(id); c.name[i].Lo == lo {
+		c, i := ix.blocks.at(id)
+		if refTo(c.name[i]) == r && (ix.sets.bits(c.set[i], x.old.no) != 0 || ix.sets.bits(c.set[i], x.cur.no)&(1<<prefix.Device) != 0) {
 			return id
 		}
 	}

@@ -97,11 +97,12 @@ func (ix *Index) find(k chain.Key, guess uint32) (id, set uint32) {
 }
 
 // create makes a block without claims. It is in both tables, and nobody sees it before it has a set. There is room.
-func (ix *Index) create(k chain.Key, parent uint64, hash prefix.Hash) uint32 {
+func (ix *Index) create(k chain.Key, parent ref, hash prefix.Hash) uint32 {
 	id := ix.blocks.take()
 	ix.live++
 	c, i := ix.blocks.at(id)
-	c.name[i], c.parent[i], c.hash[i] = k, parent, hash
+	c.name[i], c.hash[i] = k, hash
+	c.setParent(i, parent)
 	ix.names.insert(k.Lo, id, ix.hashName)
 	ix.aliases.insert(mix(uint64(hash)), id, ix.hashHash)
 	return id

@@ -1,9 +1,6 @@
 package index
 
-import (
-	"math/bits"
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // table finds blocks by a hash of theirs. It stores no hashes: 32 bits a block, a tag of 6 bits and the block's number, in buckets
 // of a cache line. One writer, any readers: a reader sees an entry or does not, and never one half written, since an entry is one
@@ -57,9 +54,9 @@ func (t *table) search(hash uint64) (s search) {
 	return s
 }
 
+// home is the bucket in which a hash's block belongs. It depends on the 32 bits behind the shard's, and rises with them: see ref.
 func home(hash uint64, buckets int) int {
-	hi, _ := bits.Mul64(hash<<shardBits, uint64(buckets))
-	return int(hi)
+	return int(hash << shardBits >> 32 * uint64(buckets) >> 32)
 }
 
 // touch reads the hash's bucket, so that it is near when it is needed. Buckets lie far apart: where several are touched in a row, the
