@@ -27,7 +27,7 @@ func (c *Core) room(n dram.Newcomer) bool {
 		if _, _, free := c.books.Arena(n.Arena); free >= n.Parts {
 			return true
 		}
-		p, ok := c.books.Victim(n.Arena, n.Scope)
+		p, ok := c.books.Victim(n.Arena, n.Scope, c.now)
 		if !ok {
 			return false
 		}
@@ -37,11 +37,11 @@ func (c *Core) room(n dram.Newcomer) bool {
 
 // ownVictim is the tenant's next block to go, in the newcomer's arena or else in any.
 func (c *Core) ownVictim(n dram.Newcomer) (dram.Page, bool) {
-	if p, ok := c.books.VictimOf(n.Arena, n.Scope); ok {
+	if p, ok := c.books.VictimOf(n.Arena, n.Scope, c.now); ok {
 		return p, true
 	}
 	for _, a := range c.arenaList {
-		if p, ok := c.books.VictimOf(a.at, n.Scope); ok {
+		if p, ok := c.books.VictimOf(a.at, n.Scope, c.now); ok {
 			return p, true
 		}
 	}
@@ -64,7 +64,7 @@ func (c *Core) evict(e *Evict) {
 		return
 	}
 	for range e.Blocks {
-		p, ok := c.books.Victim(a.at, -1)
+		p, ok := c.books.Victim(a.at, -1, c.now)
 		if !ok {
 			return
 		}

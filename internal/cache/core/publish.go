@@ -117,7 +117,7 @@ func (c *Core) publishBlock(s *session, pub *publish, e *Publish, i, sc int) Gra
 	if there {
 		c.books.Adopt(p, b.Parent)
 		if c.books.State(p) == dram.Visible {
-			c.books.Touch(p, c.now) // the engine has just had it in use
+			// No use: the engine computed it anew, or had it from here and asked for it before.
 			return GrantedBlock{Disposition: Present}
 		}
 		f := c.fills[p]

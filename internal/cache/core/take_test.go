@@ -53,8 +53,6 @@ func (s *sim) granted(e *Publish, a Granted) {
 		case Present:
 			if s.m.visible[k] == nil {
 				s.t.Errorf("%v present, and it is not", k)
-			} else {
-				s.m.visible[k].used = s.m.now
 			}
 		case Taken:
 			if f == nil && !s.m.isRead(k) {

@@ -66,9 +66,10 @@ func (c *checker) page(p Page) {
 	}
 	c.want(may == (g.heapAt >= 0), p, "is wrongly among the leaves, or not")
 	if l := s.arenas[g.arena].lanes[g.lane]; g.heapAt >= 0 {
-		e := l.heap[g.heapAt]
-		c.want(e.page == p && e.score == g.score && e.residency == g.residency, p, "has another score in the heap")
-		c.want(g.heapAt == 0 || !e.before(l.heap[(g.heapAt-1)/4]), p, "breaks the heap's order")
+		h := l.heaps[g.heapOf()]
+		e := h[g.heapAt]
+		c.want(e.page == p && e.score == g.score, p, "has another score in the heap")
+		c.want(g.heapAt == 0 || !e.before(h[(g.heapAt-1)/4]), p, "breaks the heap's order")
 	}
 }
 

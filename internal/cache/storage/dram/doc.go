@@ -9,8 +9,8 @@
 // A Store is not safe for concurrent use: it belongs to one core. Calls in the wrong state panic: they are mistakes of the core, never
 // of a client.
 //
-// One heap per (arena, scope) holds the leaves that may go. The alternative was a list in order of use, as in the simulated engine;
+// A few heaps per (arena, scope) hold the leaves that may go. The alternative was a list in order of use, as in the simulated engine;
 // there a long chain whose tail alone is asked for keeps its old head at the list's cold end, and the search for a victim walks over
-// all such heads. Sampling (64 of the leaves, as the hyperbolic policy wants) costs as much as the heap and forgets a cold block
+// all such heads. Sampling (64 of the leaves, as the hyperbolic policy wants) costs as much as a heap and passes over a cold block
 // for as long as luck wants.
 package dram

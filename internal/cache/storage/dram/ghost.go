@@ -7,16 +7,22 @@ type ghosts struct{ sets [][ghostWays]ghost }
 
 const ghostWays = 4
 
-// ghost is 8 bytes: a score of 32 bits is exact to a thousandth of a half-life for a year of ten-minute half-lives.
+// ghost is 8 bytes. Its score has 24 bits: a time of use is exact to half a second after a hundred days.
 type ghost struct {
 	tag   uint16
 	uses  uint16 // 0: empty
 	score float32
 }
 
-// grow makes room for as many ghosts as there can be blocks, and forgets all: pools grow at the start.
+// minGhosts is half a megabyte, and all that a small pool's traffic has for hours: with as many ghosts as blocks, Learned forgets at 3,000
+// blocks what it would have to learn from.
+const minGhosts = 65536
+
+// grow makes room for twice as many ghosts as there can be blocks, and forgets all: pools grow at the start.
 func (g *ghosts) grow(blocks int) {
-	g.sets = make([][ghostWays]ghost, blocks/ghostWays+1)
+	if n := max(2*blocks, minGhosts)/ghostWays + 1; n > len(g.sets) {
+		g.sets = make([][ghostWays]ghost, n)
+	}
 }
 
 func (g *ghosts) set(d uint64) *[ghostWays]ghost {

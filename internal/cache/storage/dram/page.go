@@ -39,13 +39,12 @@ const (
 	Retained
 )
 
-// page is one block's record: 120 bytes.
+// page is one block's record: 112 bytes.
 type page struct {
 	hash  Hash
 	chain chain.Key
 
 	score float64 // of Policy; see there
-	last  Time    // when it was used last
 
 	space    uint32
 	scope    int32 // place in Store.scopes
@@ -67,6 +66,7 @@ type page struct {
 	state     State
 	residency Residency
 	parts     uint8
+	class     uint8 // of Policy
 }
 
 func (s *Store) key(p Page) Key {

@@ -78,7 +78,7 @@ func (s *Store) Begin(n Newcomer) Page {
 	s.freePages = g.parent
 	*g = page{
 		hash: n.Key.Hash, chain: n.Chain, space: n.Key.Space, group: uint16(n.Key.Group), scope: int32(n.Scope), arena: int32(n.Arena),
-		first: -1, parent: None, heapAt: -1, gen: g.gen + 1, state: Filling, parts: uint8(n.Parts), lane: a.laneOf(int32(n.Scope)),
+		first: -1, parent: None, heapAt: -1, gen: g.gen + 1, state: Filling, parts: uint8(n.Parts), lane: a.laneOf(int32(n.Scope), s.policy.Classes()),
 	}
 	for range n.Parts {
 		i := a.take(p)
@@ -90,13 +90,13 @@ func (s *Store) Begin(n Newcomer) Page {
 	return p
 }
 
-func (a *arena) laneOf(scope int32) uint16 {
+func (a *arena) laneOf(scope int32, classes int) uint16 {
 	for i, l := range a.lanes {
 		if l.scope == scope {
 			return uint16(i)
 		}
 	}
-	a.lanes = append(a.lanes, &lane{scope: scope})
+	a.lanes = append(a.lanes, &lane{scope: scope, heaps: make([][]leaf, 1+classes)})
 	return uint16(len(a.lanes) - 1)
 }
 
@@ -162,7 +162,7 @@ func (s *Store) parentOf(p Page) Page {
 	return g.parent
 }
 
-// Show makes a Filling block Visible. Its coming in counts as a use, unless it came on speculation.
+// Show makes a Filling block Visible. Its coming in counts as a use.
 func (s *Store) Show(p Page, r Residency, now Time) {
 	g := &s.pages[p]
 	mustBe(g.state == Filling, "a block was shown twice")
@@ -172,7 +172,7 @@ func (s *Store) Show(p Page, r Residency, now Time) {
 	if score, uses, ok := s.ghosts.recall(k.digest()); ok {
 		g.score, g.uses = score, uses
 	}
-	s.use(p, now)
+	s.use(p, now, true)
 	s.settle(p)
 }
 
@@ -182,14 +182,14 @@ func (s *Store) Touch(p Page, now Time) {
 	mustBe(g.state == Visible, "a block was touched that is not visible")
 	s.out(p)
 	g.residency = Retained
-	s.use(p, now)
+	s.use(p, now, false)
 	s.settle(p)
 }
 
-func (s *Store) use(p Page, now Time) {
+func (s *Store) use(p Page, now Time, incoming bool) {
 	g := &s.pages[p]
-	g.score = s.policy.Score(History{g.score, g.last, int(g.uses)}, now)
-	g.last = now
+	class, score := s.policy.Use(History{g.score, int(g.uses), incoming}, now)
+	g.class, g.score = uint8(class), score
 	if g.uses < math.MaxUint16 {
 		g.uses++
 	}
