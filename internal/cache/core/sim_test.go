@@ -15,7 +15,7 @@ import (
 // TestSimulation lets random clients that die, hang, repeat, lie and restart use a core, and holds what it does against the model.
 func TestSimulation(t *testing.T) {
 	r := script.Rand(t)
-	n := 2000
+	n := histories
 	if testing.Short() {
 		n = 200
 	}

@@ -66,8 +66,11 @@ func ageBucket(age Time) (b int, within float64) {
 	n := max(4, uint64(age/quarter))
 	top := bits.Len64(n) // 3 or more
 	b = 4*(top-3) + int(n>>(top-3))&3
+	if b >= ageBuckets {
+		return ageBuckets - 1, 1
+	}
 	low := uint64(1)<<(top-3) - 1
-	return min(b, ageBuckets-1), float64(n&low) / float64(low+1)
+	return b, float64(n&low) / float64(low+1)
 }
 
 // sum makes below anew.

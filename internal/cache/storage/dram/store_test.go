@@ -1,0 +1,254 @@
+package dram
+
+import (
+	"encoding/binary"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/perigee-llm/perigee/internal/script"
+)
+
+// TestStore does random things to a Store and to a naive one, and compares which blocks are there and which goes next.
+func TestStore(t *testing.T) {
+	r := script.Rand(t)
+	for range 300 {
+		s, n := New(LRU{}), &naive{slots: 3 + r.IntN(12)}
+		s.AddArena(uint32(n.slots), 10, 0)
+		s.AddScope(0)
+		s.AddScope(40)
+		for now := range Time(300) {
+			id := uint64(1 + r.IntN(31))
+			switch k := (Key{Hash: blockHash(id)}); r.IntN(8) {
+			case 0, 1, 2, 3:
+				n.add(s, k, blockHash(id/2), r.IntN(2), now*time.Second)
+			case 4:
+				if p, ok := s.Find(k); ok {
+					s.Touch(p, now*time.Second)
+					n.find(k).used = now * time.Second
+				}
+			case 5:
+				if p, ok := s.Find(k); ok {
+					s.Hold(p)
+					n.find(k).holds++
+				}
+			case 6:
+				if b := n.find(k); b != nil && b.holds > 0 {
+					p, _ := s.Find(k)
+					s.Unhold(p)
+					b.holds--
+				}
+			default:
+				if b := n.find(k); b != nil && b.holds == 0 {
+					n.drop(s, b)
+				}
+			}
+			if wrong := s.Check(); wrong != "" {
+				t.Fatal(wrong)
+			}
+			n.compare(t, s)
+		}
+	}
+}
+
+// naive is a list of blocks.
+type naive struct {
+	slots  int
+	blocks []*naiveBlock
+}
+
+type naiveBlock struct {
+	key    Key
+	parent *naiveBlock
+	scope  int
+	used   Time
+	holds  int
+	page   Page
+}
+
+func (n *naive) find(k Key) *naiveBlock {
+	for _, b := range n.blocks {
+		if b.key == k {
+			return b
+		}
+	}
+	return nil
+}
+
+func (n *naive) drop(s *Store, b *naiveBlock) {
+	p, _ := s.Find(b.key)
+	s.Doom(p)
+	s.Free(p, func(uint32, uint32) {})
+	n.blocks = slices.DeleteFunc(n.blocks, func(o *naiveBlock) bool { return o == b })
+	for _, o := range n.blocks {
+		if o.parent == b {
+			o.parent = nil
+		}
+	}
+}
+
+func (n *naive) add(s *Store, k Key, parent Hash, scope int, now Time) {
+	if n.find(k) != nil {
+		return
+	}
+	if len(n.blocks) == n.slots {
+		v := n.victim(scope)
+		if v == nil {
+			return
+		}
+		n.drop(s, v)
+	}
+	p := s.Begin(Newcomer{Key: k, Parent: parent, Scope: scope, Parts: 1})
+	i, _ := s.Grant(p, 0, 0)
+	s.Seal(0, i, 0)
+	s.Show(p, Retained, now)
+	n.blocks = append(n.blocks, &naiveBlock{key: k, parent: n.find(Key{Hash: parent}), scope: scope, used: now, page: p})
+}
+
+// victim is the rule as its comment says it: scope 1 has a share of four blocks, scope 0 of none.
+func (n *naive) victim(scope int) (first *naiveBlock) {
+	count := [2]int{}
+	for _, b := range n.blocks {
+		count[b.scope]++
+	}
+	best := func(want func(*naiveBlock) bool) (first *naiveBlock) {
+		for _, b := range n.blocks {
+			leaf := !slices.ContainsFunc(n.blocks, func(o *naiveBlock) bool { return o.parent == b })
+			if leaf && b.holds == 0 && want(b) && (first == nil || b.used < first.used) {
+				first = b
+			}
+		}
+		return first
+	}
+	if b := best(func(b *naiveBlock) bool { return b.scope == 0 && count[0] > 0 || b.scope == 1 && count[1] > 4 }); b != nil {
+		return b
+	}
+	return best(func(b *naiveBlock) bool { return b.scope == scope })
+}
+
+func (n *naive) compare(t *testing.T, s *Store) {
+	t.Helper()
+	if s.Blocks() != len(n.blocks) {
+		t.Fatalf("%d blocks, want %d", s.Blocks(), len(n.blocks))
+	}
+	for scope := range 2 {
+		p, ok := s.Victim(0, scope, 0)
+		want := n.victim(scope)
+		if ok != (want != nil) || ok && s.Key(p) != want.key {
+			t.Fatalf("victim %v %v, want %+v", p, ok, want)
+		}
+	}
+}
+
+// TestCircle lets a client claim that blocks are each other's parents: they must be able to go all the same.
+func TestCircle(t *testing.T) {
+	s := New(nil)
+	s.AddArena(3, 1, 0)
+	s.AddScope(0)
+	a, b, c := s.bring(Key{Hash: blockHash(1)}, blockHash(3), 0), s.bring(Key{Hash: blockHash(2)}, blockHash(1), 0), s.bring(Key{Hash: blockHash(3)}, blockHash(2), 0)
+	s.Adopt(a, blockHash(3))
+	s.Adopt(a, blockHash(1))
+	if wrong := s.Check(); wrong != "" {
+		t.Fatal(wrong)
+	}
+	for _, want := range []Page{c, b, a} {
+		p, ok := s.Victim(0, 0, 0)
+		if !ok || p != want {
+			t.Fatalf("victim %v %v, want %v", p, ok, want)
+		}
+		s.Doom(p)
+		s.Free(p, func(uint32, uint32) {})
+	}
+}
+
+// TestReclaimable: what came on speculation goes before what was used longer ago, until it is asked for.
+func TestReclaimable(t *testing.T) {
+	s := New(new(Learned))
+	s.AddArena(2, 1, 0)
+	s.AddScope(0)
+	old := s.bring(Key{Hash: blockHash(1)}, Hash{}, 0)
+	p := s.Begin(Newcomer{Key: Key{Hash: blockHash(2)}, Parts: 1})
+	i, _ := s.Grant(p, 0, 0)
+	s.Seal(0, i, 0)
+	s.Show(p, Reclaimable, time.Second)
+	if v, _ := s.Victim(0, 0, time.Second); v != p {
+		t.Errorf("victim %v, want the speculative one", v)
+	}
+	s.Touch(p, 2*time.Second)
+	if v, _ := s.Victim(0, 0, 2*time.Second); v != old {
+		t.Errorf("victim %v, want the old one", v)
+	}
+}
+
+// TestIndexCollisions gives many blocks digests whose tags are few, by brute force, and removes them in another order.
+func TestIndexCollisions(t *testing.T) {
+	var x index
+	x.grow(64)
+	r := script.Rand(t)
+	in := map[Page]uint32{}
+	for range 20_000 {
+		p := Page(r.IntN(64))
+		tag, there := in[p]
+		if there {
+			i := x.find(tag, func(q Page) bool { return q == p })
+			if i < 0 {
+				t.Fatalf("page %d is lost", p)
+			}
+			x.remove(i)
+			delete(in, p)
+			continue
+		}
+		tag = uint32(r.IntN(3)) << 30
+		x.put(tag, p)
+		in[p] = tag
+	}
+	for p, tag := range in {
+		if x.find(tag, func(q Page) bool { return q == p }) < 0 {
+			t.Errorf("page %d is lost", p)
+		}
+	}
+	if x.used != len(in) {
+		t.Errorf("%d in use, want %d", x.used, len(in))
+	}
+}
+
+// TestGhosts: a block that comes back is no stranger, whatever else has gone since, within reason.
+func TestGhosts(t *testing.T) {
+	var g ghosts
+	g.grow(1000)
+	key := func(i uint64) uint64 {
+		k := Key{}
+		binary.LittleEndian.PutUint64(k.Hash[:], i)
+		return k.digest()
+	}
+	for i := range uint64(minGhosts / 2) {
+		g.remember(key(i), float64(i), uint16(1+i%5))
+	}
+	lost, wrong := 0, 0
+	for i := range uint64(minGhosts / 2) {
+		score, uses, ok := g.recall(key(i))
+		if !ok {
+			lost++
+		} else if score != float64(i) || uses != uint16(1+i%5) {
+			wrong++
+		}
+	}
+	if lost > minGhosts/2/10 || wrong > minGhosts/2/100 {
+		t.Errorf("of %d, %d lost and %d others'", minGhosts/2, lost, wrong)
+	}
+}
+
+// TestAgeBuckets: every age has one bucket, they follow each other without a gap, and a place within one is from 0 to 1.
+func TestAgeBuckets(t *testing.T) {
+	last, lastWithin := 0, 0.0
+	for age := Time(0); age < 1<<57; age += age/64 + 100_000 {
+		b, within := ageBucket(age)
+		if b < last || b > last+1 || b == last && within < lastWithin || within < 0 || within > 1 {
+			t.Fatalf("age %v is in bucket %d at %v, after %d at %v", age, b, within, last, lastWithin)
+		}
+		last, lastWithin = b, within
+	}
+	if last < ageBuckets/2 || last >= ageBuckets {
+		t.Errorf("the last bucket is %d of %d", last, ageBuckets)
+	}
+}
