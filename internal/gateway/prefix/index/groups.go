@@ -45,7 +45,9 @@ func (g *groups) bits(e *prefix.Event) (bits uint8, news bool) {
 		return 0, false
 	}
 	side, it := uint8(0), false
+	slower := e.Tier != prefix.Device && !e.AnyTier
 	switch {
+	case e.Kind == prefix.Stored && (e.Recurrent || e.Window > 0) && slower: // no reason to begin to ask for the group
 	case e.Kind == prefix.Removed: // it names no kind
 		n := group(e.Group) + 1
 		switch {
@@ -70,10 +72,9 @@ func (g *groups) bits(e *prefix.Event) (bits uint8, news bool) {
 	switch {
 	case !it:
 		return 0, false
+	case side != 0 && slower:
+		return 0, false
 	case side != 0:
-		if e.Tier != prefix.Device && !e.AnyTier {
-			return 0, news
-		}
 		return side, news
 	case e.AnyTier:
 		return tierBits, false

@@ -174,6 +174,9 @@ func (x *modelHolder) about(e *prefix.Event) (uint8, Result) {
 		case e.Window > 0:
 			which, side = &x.window, window
 		}
+		if side != 0 && e.Tier != prefix.Device {
+			return x.none()
+		}
 		known := e.Group == x.full || e.Group == x.window || e.Group == x.recurrent
 		if *which < 0 && !known {
 			if *which = e.Group; side == window {
