@@ -43,13 +43,17 @@ type applier struct {
 const inbox = 4096
 
 func startApplier(o *Options) *applier {
-	a := &applier{
+	a := newApplier(o)
+	a.wg.Go(a.run)
+	return a
+}
+
+func newApplier(o *Options) *applier {
+	return &applier{
 		o: o, in: make(chan message, inbox), calls: make(chan func()), done: make(chan struct{}), wake: make(chan struct{}, 1),
 		free:  make(chan []byte, freeList),
 		feeds: map[*feed]struct{}{}, timer: time.NewTimer(time.Hour),
 	}
-	a.wg.Go(a.run)
-	return a
 }
 
 // stop ends the applier. Its feeds have ended.

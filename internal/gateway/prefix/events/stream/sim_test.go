@@ -296,7 +296,7 @@ func TestSimulation(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			rng := script.Rand(t)
-			for range 6 {
+			for range 3 {
 				simulate(t, rand.New(rand.NewPCG(rng.Uint64(), 0)), c.replay, c.buffer, c.drop, c.down)
 			}
 		})

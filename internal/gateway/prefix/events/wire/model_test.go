@@ -18,7 +18,7 @@ import (
 func TestAgainstModel(t *testing.T) {
 	rng := script.Rand(t)
 	var d Decoder
-	for range 2000 {
+	for range 500 {
 		var want []prefix.Event
 		payload, bad := randomBatch(rng, &want)
 		if err := d.Begin(payload); err != nil {
