@@ -65,9 +65,9 @@ var arrows = map[string][]string{
 	"internal/gateway/fleet/keeper": {
 		"internal/gateway/fleet", "internal/gateway/fleet/ask", "internal/gateway/fleet/introspect", "internal/gateway/load/source",
 	},
-	"internal/gateway/config":        {"internal/gateway/keyring"},                                                                                // it reads the keys' file
-	"internal/gateway/assemble":      {"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/config"}, // a configuration's buckets, for what serves and what replays
-	"internal/gateway/config/gendoc": {"internal/gateway/config"},                                                                                 // writes the reference in docs/
+	"internal/gateway/config":        {"internal/gateway/keyring"},                                                                                                           // it reads the keys' file
+	"internal/gateway/assemble":      {"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/config", "internal/gateway/prefix"}, // a configuration's buckets, for what serves and what replays
+	"internal/gateway/config/gendoc": {"internal/gateway/config"},                                                                                                            // writes the reference in docs/
 	"internal/gateway/api": {
 		"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load",
 		"internal/gateway/prefix", "internal/gateway/api/body", "internal/gateway/api/sse", "internal/gateway/explain", "internal/gateway/keyring", "internal/telemetry",
@@ -99,7 +99,7 @@ var arrows = map[string][]string{
 	"internal/replay/compare": {
 		"internal/gateway/assemble",
 		"internal/replay", "internal/trace", "internal/engine", "internal/gateway/config",
-		"internal/gateway/bucket",
+		"internal/gateway/bucket", "internal/gateway/prefix",
 	},
 	"internal/demo": {"internal/gateway/...", "internal/engine/...", "internal/trace"},
 

@@ -39,7 +39,7 @@ const (
 
 // Names returns the policies that ByName knows: the gateway's, then the baselines.
 func Names() []string {
-	return []string{"round_robin", "random", "power_of_two", "load_based", "cost", PrefixAffinity, PowerOfTwoWork, PlainCost, Oracle}
+	return []string{"round_robin", "random", "power_of_two", "load_based", "cache_aware", "cost", PrefixAffinity, PowerOfTwoWork, PlainCost, Oracle}
 }
 
 // ErrUnknownPolicy: the name is not one of Names.
@@ -65,6 +65,12 @@ func (e *policyError) Error() string {
 // Unwrap returns ErrUnknownPolicy.
 func (*policyError) Unwrap() error { return ErrUnknownPolicy }
 
+// cacheAware is the gateway's default configuration of the policy.
+var cacheAware = policy.CacheAwareConfig{
+	MinMatched: 1024, MinWorkers: 8, MaxWorkers: 32, Ratio: 0.05, SwitchMargin: 1024, Choices: 2,
+	Guard: &policy.PressureGuard{AbsTokens: 1024, Rel: 1.5},
+}
+
 func newPolicy(name string, seed uint64, b *Baselines) policy.Policy {
 	switch name {
 	case "round_robin":
@@ -76,7 +82,9 @@ func newPolicy(name string, seed uint64, b *Baselines) policy.Policy {
 	case "load_based":
 		return policy.NewLeastLoad(policy.Limits{})
 	case "cost":
-		return policy.NewCost(seed, policy.Limits{}, b.Source(), nil)
+		return policy.NewCost(seed, policy.Limits{}, policy.CostConfig{Source: b.Source()})
+	case "cache_aware":
+		return policy.NewCacheAware(seed, policy.Limits{}, b.Source(), cacheAware)
 	case PlainCost:
 		return &plainCost{source: b.Source(), seed: seed}
 	case PrefixAffinity:

@@ -6,6 +6,7 @@
 package assemble
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/config"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/policy"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 )
 
 // Groups are policies in use, by their groups, with what they were made from.
@@ -26,6 +28,7 @@ type groupName struct {
 type builtPolicy struct {
 	policy config.Policy
 	limits config.Admission
+	source prefix.Source
 	built  policy.Policy
 }
 
@@ -36,6 +39,11 @@ type Builder struct {
 	// Kept are the groups from before: one whose policy is configured as it was keeps its instance, and with it what that has
 	// learnt, whose turn it is, say. Nil: there is no before.
 	Kept Groups
+	// Source returns who knows the prefixes of a model for a policy's settings, the same for equal arguments; nil, or what returns nil:
+	// nobody, and a policy that needs it cannot be made.
+	Source func(model string, p *config.Policy) prefix.Source
+	// Costs is what restores from lower tiers take; nil: nobody knows.
+	Costs *prefix.Costs
 
 	made Groups
 }
@@ -89,12 +97,16 @@ func (u *Builder) bucket(model string, b *config.Bucket) (*bucket.Bucket, error)
 // policy returns the group's instance from before, or makes one.
 func (u *Builder) policy(g *config.Group, n groupName) (policy.Policy, error) {
 	p, there := u.Kept[n]
-	if !there || !reflect.DeepEqual(p.policy, g.Policy) || !reflect.DeepEqual(p.limits, g.Admission) {
-		built, err := newPolicy(g, bucket.GroupSeed(u.Seed, n.model, n.bucket, n.stage))
+	var source prefix.Source
+	if g.Policy.NeedsPrefixes() && u.Source != nil {
+		source = u.Source(n.model, &g.Policy)
+	}
+	if !there || p.source != source || !reflect.DeepEqual(p.policy, g.Policy) || !reflect.DeepEqual(p.limits, g.Admission) {
+		built, err := newPolicy(g, bucket.GroupSeed(u.Seed, n.model, n.bucket, n.stage), source, u.Costs)
 		if err != nil {
 			return nil, err
 		}
-		p = builtPolicy{g.Policy, g.Admission, built}
+		p = builtPolicy{g.Policy, g.Admission, source, built}
 	}
 	if u.made == nil {
 		u.made = Groups{}
@@ -103,7 +115,13 @@ func (u *Builder) policy(g *config.Group, n groupName) (policy.Policy, error) {
 	return p.built, nil
 }
 
-func newPolicy(g *config.Group, seed uint64) (policy.Policy, error) {
+// ErrNoSource: a policy looks at prefixes, and nobody here knows them.
+var ErrNoSource = errors.New("no source of prefixes for it")
+
+func newPolicy(g *config.Group, seed uint64, source prefix.Source, costs *prefix.Costs) (policy.Policy, error) {
+	if g.Policy.NeedsPrefixes() && source == nil {
+		return nil, fmt.Errorf("policy %s: %w", g.Policy.Name, ErrNoSource)
+	}
 	limits := policy.Limits{
 		MaxRunningRequests:      wide(g.Admission.MaxRunningRequests),
 		MaxWaitingRequests:      wide(g.Admission.MaxWaitingRequests),
@@ -120,8 +138,37 @@ func newPolicy(g *config.Group, seed uint64) (policy.Policy, error) {
 		return policy.NewPowerOfTwo(seed, limits), nil
 	case config.LoadBased:
 		return policy.NewLeastLoad(limits), nil
+	case config.CacheAware:
+		return policy.NewCacheAware(seed, limits, source, cacheAware(g.Policy.CacheAware)), nil
+	case config.Cost:
+		c := policy.CostConfig{Source: source, Costs: costs}
+		if rate := g.Policy.Cost.PrefillRate; rate != nil {
+			c.PrefillRate = float64(*rate)
+		}
+		return policy.NewCost(seed, limits, c), nil
 	}
 	return nil, fmt.Errorf("this version has no policy %s", g.Policy.Name)
+}
+
+func cacheAware(s *config.CacheAwareSettings) policy.CacheAwareConfig {
+	c := policy.CacheAwareConfig{
+		MinMatched: int64(s.MinMatchedTokens),
+		MinWorkers: s.Candidates.MinWorkers, MaxWorkers: s.Candidates.MaxWorkers, Ratio: s.Candidates.Ratio,
+		SwitchMargin: int64(s.SwitchMarginTokens),
+		QueueLimit:   orZero(s.WorkerQueueLimit), QueueFloor: orZero(s.SaturationQueueFloor),
+		Choices: s.MinLoadChoices,
+	}
+	if s.MinMatchRatio != nil {
+		c.MinRatio = *s.MinMatchRatio
+	}
+	if g := &s.PressureGuard; g.Enabled {
+		c.Guard = &policy.PressureGuard{AbsTokens: int64(g.AbsThresholdTokens), Rel: g.RelThreshold}
+		if g.AbsThreshold != nil {
+			us := g.AbsThreshold.Microseconds()
+			c.Guard.AbsMicros = &us
+		}
+	}
+	return c
 }
 
 func orZero(n *int) int64 {

@@ -256,12 +256,18 @@ func (d *decoder) compareSampling(at string, s *Sampling) {
 }
 
 func (d *decoder) comparePolicy(at string, p *Policy) {
-	s := p.CacheAware
-	if s == nil {
-		return
+	if provider, indexer := p.Prefixes(); p.NeedsPrefixes() {
+		d.comparePrefixes(at, provider, &indexer)
 	}
+	if p.CacheAware != nil {
+		d.compareCacheAware(at, p.CacheAware)
+	}
+}
+
+// comparePrefixes judges who is to know the prefixes.
+func (d *decoder) comparePrefixes(at string, provider PrefixProvider, k *KVIndexer) {
 	x := at + ".kv_indexer"
-	if s.KVIndexer.Endpoint == "" && d.ok(x, x+".endpoint") {
+	if k.Endpoint == "" && d.ok(x, x+".endpoint") {
 		for _, key := range []string{"query_timeout", "query_max_inflight"} {
 			if path := join(x, key); d.has(path) && d.ok(path) {
 				d.faultAt(path, classMisuse, "has no effect without an indexer", "give "+d.name(x+".endpoint")+", or remove it")
@@ -270,12 +276,15 @@ func (d *decoder) comparePolicy(at string, p *Policy) {
 	}
 	if path := at + ".prefix_provider"; d.ok(path, x, x+".endpoint") {
 		switch {
-		case s.PrefixProvider == Indexer && s.KVIndexer.Endpoint == "":
+		case provider == Indexer && k.Endpoint == "":
 			d.faultAt(path, classValue, "indexer needs an endpoint", "give "+d.name(x+".endpoint"))
-		case s.PrefixProvider == RadixTree && s.KVIndexer.Endpoint != "":
+		case provider == RadixTree && k.Endpoint != "":
 			d.faultAt(path, classValue, "radix_tree does not use "+d.name(x+".endpoint"), "remove one of them")
 		}
 	}
+}
+
+func (d *decoder) compareCacheAware(at string, s *CacheAwareSettings) {
 	lo, hi := at+".candidates.min_workers", at+".candidates.max_workers"
 	if d.ok(lo, hi) && s.Candidates.MinWorkers > s.Candidates.MaxWorkers {
 		worst := lo

@@ -165,6 +165,8 @@ func (v policyValue) entries(at place, put func(entry)) {
 	switch {
 	case v.p.CacheAware != nil:
 		listFields(v.p.CacheAware.fields(), at, put)
+	case v.p.Cost != nil:
+		listFields(v.p.Cost.fields(), at, put)
 	case v.p.SessionAware != nil:
 		listFields(v.p.SessionAware.fields(), at, put)
 	case v.p.Sticky != nil:

@@ -6,7 +6,7 @@ import (
 )
 
 // policyNames is every policy in the order in which they are shown.
-var policyNames = []PolicyName{RoundRobin, Random, PowerOfTwo, LoadBased, CacheAware, SessionAware, Sticky}
+var policyNames = []PolicyName{RoundRobin, Random, PowerOfTwo, LoadBased, CacheAware, Cost, SessionAware, Sticky}
 
 // droppedPolicies are names that sgl-router knows and Perigee does not take, with what replaces them.
 var droppedPolicies = map[string]string{
@@ -23,6 +23,10 @@ func (p *Policy) settings() record {
 		p.CacheAware = new(CacheAwareSettings)
 		resetAll(p.CacheAware.fields())
 		return p.CacheAware
+	case Cost:
+		p.Cost = new(CostSettings)
+		resetAll(p.Cost.fields())
+		return p.Cost
 	case SessionAware:
 		p.SessionAware = new(SessionAwareSettings)
 		resetAll(p.SessionAware.fields())
@@ -33,6 +37,23 @@ func (p *Policy) settings() record {
 		return p.Sticky
 	}
 	return nil
+}
+
+// prefillOnly tells whether the policy goes by prefixes, which mean nothing to a decode group.
+func prefillOnly(n PolicyName) bool { return n == CacheAware || n == Cost }
+
+// NeedsPrefixes tells whether the policy asks who holds which prefix.
+func (p *Policy) NeedsPrefixes() bool { return prefillOnly(p.Name) }
+
+// Prefixes returns who is to know the prefixes, for a policy that needs them; else the provider is empty.
+func (p *Policy) Prefixes() (PrefixProvider, KVIndexer) {
+	switch {
+	case p.CacheAware != nil:
+		return p.CacheAware.PrefixProvider, p.CacheAware.KVIndexer
+	case p.Cost != nil:
+		return p.Cost.PrefixProvider, p.Cost.KVIndexer
+	}
+	return "", KVIndexer{}
 }
 
 // ownerOf returns the policies that have the setting key.
@@ -57,7 +78,7 @@ type policyValue struct {
 func policyOf(p *Policy, decode bool) value {
 	var names []string
 	for _, n := range policyNames {
-		if decode && n == CacheAware {
+		if decode && prefillOnly(n) {
 			continue
 		}
 		names = append(names, string(n))
@@ -124,7 +145,7 @@ func (v policyValue) name(d *decoder, path string, n *node) bool {
 		d.fault(path, n, classValue, s+" is not supported", cure)
 	case !slices.Contains(names, s):
 		d.fault(path, n, classValue, quote(s)+" is not a policy", meant(s, names))
-	case v.isDecode && PolicyName(s) == CacheAware:
+	case v.isDecode && prefillOnly(PolicyName(s)):
 		d.fault(path, n, classValue, s+" cannot pick a decode engine: a prefix saves prefill work only", "use power_of_two")
 	default:
 		return true

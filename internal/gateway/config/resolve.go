@@ -7,7 +7,6 @@ import (
 
 // notBuilt is what the schema knows and this version cannot do yet. Whoever builds one of them deletes its line.
 var notBuilt = []string{
-	"policy cache_aware",
 	"policy session_aware",
 	"policy sticky",
 	"discovery file",
@@ -31,7 +30,7 @@ func (d *decoder) refuseNotBuilt(c *Config) {
 		refuse(join("discovery", source), "discovery "+source, static)
 	}
 	policy := func(path string, p *Policy) {
-		refuse(path, "policy "+string(p.Name), "use one of "+strings.Join(builtPolicies(), ", "))
+		refuse(path, "policy "+string(p.Name), "use one of "+strings.Join(builtPolicies(strings.Contains(path, "decode")), ", "))
 	}
 	for i := range c.Models {
 		m, at := &c.Models[i], index("models", i)
@@ -45,10 +44,11 @@ func (d *decoder) refuseNotBuilt(c *Config) {
 	}
 }
 
-func builtPolicies() []string {
+// builtPolicies are those that can be chosen, for a decode group or another.
+func builtPolicies(decode bool) []string {
 	var out []string
 	for _, name := range policyNames {
-		if !slices.Contains(notBuilt, "policy "+string(name)) {
+		if !slices.Contains(notBuilt, "policy "+string(name)) && !(decode && prefillOnly(name)) {
 			out = append(out, string(name))
 		}
 	}
@@ -106,11 +106,21 @@ func policyKey(path string) string {
 }
 
 func (p *Policy) resolve() {
-	if s := p.CacheAware; s != nil && s.PrefixProvider == "" {
-		s.PrefixProvider = RadixTree
-		if s.KVIndexer.Endpoint != "" {
-			s.PrefixProvider = Indexer
-		}
+	if s := p.CacheAware; s != nil {
+		s.PrefixProvider.resolve(&s.KVIndexer)
+	}
+	if s := p.Cost; s != nil {
+		s.PrefixProvider.resolve(&s.KVIndexer)
+	}
+}
+
+func (p *PrefixProvider) resolve(k *KVIndexer) {
+	switch {
+	case *p != "":
+	case k.Endpoint != "":
+		*p = Indexer
+	default:
+		*p = RadixTree
 	}
 }
 

@@ -113,7 +113,7 @@ func (b *Bucket) fields() []field {
 func (p *PD) fields() []field {
 	return []field{
 		{key: "prefill", required: true, val: sub(group{&p.Prefill, false}), doc: "The engines that read the prompt; written like `plain`."},
-		{key: "decode", required: true, val: sub(group{&p.Decode, true}), doc: "The engines that make the answer; written like `plain`. `cache_aware` cannot serve here."},
+		{key: "decode", required: true, val: sub(group{&p.Decode, true}), doc: "The engines that make the answer; written like `plain`. `cache_aware` and `cost` cannot serve here."},
 	}
 }
 
@@ -157,6 +157,15 @@ func (c *CacheAwareSettings) fields() []field {
 		{key: "saturation_queue_floor", unit: "requests", val: optWhole(&c.SaturationQueueFloor, 1, noMax), doc: "When no engine is known to have fewer waiting requests, the request stays with a holder; needs `worker_queue_limit` and is at most that. Off when not given."},
 		{key: "min_load_choices", unit: "engines", val: whole(&c.MinLoadChoices, 2, 1, noMax), doc: "How many engines are sampled on a miss; the least loaded wins.", why: "two choices give most of the gain"},
 		{key: "pressure_guard", val: sub(&c.PressureGuard), doc: "Keeps a prefix hit from winning against a materially less loaded holder."},
+	}
+}
+
+func (c *CostSettings) fields() []field {
+	return []field{
+		{key: "prefix_provider", val: enum(&c.PrefixProvider, "", RadixTree, Indexer),
+			doc: "Who knows the prefixes: the gateway's own index, or a remote indexer. `indexer` when `kv_indexer.endpoint` is given, else `radix_tree`."},
+		{key: "kv_indexer", val: sub(&c.KVIndexer), doc: "The remote indexer."},
+		{key: "prefill_rate", unit: "tokens/s", val: optWhole(&c.PrefillRate, 1, 1e9), doc: "How fast an engine prefills, as long as none has shown it; engines that report their prefill work correct it by themselves. 8000 when not given. It matters only where a restore from a lower tier is weighed against prefill."},
 	}
 }
 

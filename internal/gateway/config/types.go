@@ -77,6 +77,7 @@ const (
 	PowerOfTwo   PolicyName = "power_of_two"
 	LoadBased    PolicyName = "load_based"
 	CacheAware   PolicyName = "cache_aware"
+	Cost         PolicyName = "cost"
 	SessionAware PolicyName = "session_aware"
 	Sticky       PolicyName = "sticky"
 )
@@ -85,6 +86,7 @@ const (
 type Policy struct {
 	Name         PolicyName
 	CacheAware   *CacheAwareSettings
+	Cost         *CostSettings
 	SessionAware *SessionAwareSettings
 	Sticky       *StickySettings
 }
@@ -110,6 +112,13 @@ type CacheAwareSettings struct {
 	SaturationQueueFloor *int // nil: off
 	MinLoadChoices       int
 	PressureGuard        PressureGuard
+}
+
+// CostSettings tunes cost.
+type CostSettings struct {
+	PrefixProvider PrefixProvider // never empty after parsing
+	KVIndexer      KVIndexer
+	PrefillRate    *int // tokens a second; nil: the policy's own
 }
 
 // KVIndexer is a remote prefix indexer.

@@ -25,7 +25,7 @@ func (c Count) Plus(d Count) Count {
 	if !c.known || !d.known {
 		return Count{}
 	}
-	return Known(addSaturating(c.n, d.n))
+	return Known(Add(c.n, d.n))
 }
 
 // String returns the number in decimal, or "unknown".
@@ -58,7 +58,8 @@ func (c *Count) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-func addSaturating(a, b int64) int64 {
+// Add returns the sum, saturating at the ends of int64.
+func Add(a, b int64) int64 {
 	s := a + b
 	switch {
 	case a > 0 && b > 0 && s < 0:

@@ -46,7 +46,7 @@ type Pick struct {
 	// Floored says that breakers did not count, since too few candidates would have been left: the dispatch is claimed anyway. The group
 	// sets it, not the policy.
 	Floored bool
-	Engine *fleet.Worker
+	Engine  *fleet.Worker
 	// Rank is the data-parallel rank, or NoRank.
 	Rank int
 	// Reason says why this engine, for metrics and the decision log.
@@ -68,6 +68,11 @@ const (
 	ReasonTie          Reason = "tie" // nothing told the candidates apart
 	ReasonLeastLoad    Reason = "least_load"
 	ReasonLeastLocally Reason = "least_in_flight" // load_based without everybody's report
+
+	ReasonCache     Reason = "cache_candidate"    // cache_aware: it holds enough of the prompt
+	ReasonSaturated Reason = "saturation_pin"     // cache_aware: it holds enough, and nobody is free
+	ReasonNoHolder  Reason = "no_cache_candidate" // cache_aware: a miss
+	ReasonLeastCost Reason = "least_cost"         // cost
 )
 
 // Trace takes down a pick for the decision log: the first candidates that the policy looked at and the one that it picked,

@@ -9,6 +9,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/assemble"
 	"github.com/perigee-llm/perigee/internal/gateway/bucket"
 	"github.com/perigee-llm/perigee/internal/gateway/config"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 	"github.com/perigee-llm/perigee/internal/replay"
 )
 
@@ -37,9 +38,11 @@ func Configured(file string, c *config.Config, model string) (replay.Contender, 
 		}
 		out.Workers = append(out.Workers, w.ID)
 	}
-	out.Build = func(id string, seed uint64, _ *replay.Baselines) (*bucket.Resolver, error) {
+	out.Build = func(id string, seed uint64, b *replay.Baselines) (*bucket.Resolver, error) {
 		plain := func(b *config.Bucket) bool { return b.Plain != nil } // pairs' buckets have no engines here
-		return (&assemble.Builder{Seed: seed}).Resolver(id, m, plain)
+		// Whoever is to know the prefixes, here the replay does.
+		source := func(string, *config.Policy) prefix.Source { return b.Source() }
+		return (&assemble.Builder{Seed: seed, Source: source}).Resolver(id, m, plain)
 	}
 	return out, nil
 }

@@ -1,0 +1,146 @@
+package policy
+
+import (
+	"math"
+	"time"
+
+	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+	"github.com/perigee-llm/perigee/internal/gateway/load"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix"
+)
+
+// estimate is what cost reckons of one candidate.
+type estimate struct {
+	observed
+	now               time.Time
+	requests          int64 // that it has, as far as is known
+	matched, uncached int64 // tokens
+	known, blind      bool
+	rate              float64 // tokens a second; 0: not known
+	prefill           load.Prefill
+	foreign           float64 // tokens of others that waited at the time of the report; negative: not known
+	restore           float64 // seconds
+	cost              float64 // seconds
+}
+
+// read reads one candidate's load, and what it holds.
+func (p *Cost) read(w *fleet.Worker, m *prefix.Match, known bool, r *Request) estimate {
+	e := estimate{
+		observed: observed{engine: w, report: w.Load.Report(r.Now), inFlight: w.Load.Active()},
+		now:      r.Now, known: known, blind: m.IsBlind(w.No), uncached: r.InputTokens,
+	}
+	e.requests = e.inFlight
+	since := r.Now
+	if e.report != nil {
+		since = e.report.At
+		if n, ok := e.report.PrefillRate.Get(); ok {
+			e.rate = float64(n)
+		}
+		if n, ok := e.report.Waiting.Plus(e.report.Running).Get(); ok {
+			e.requests = load.Add(n, w.Load.DispatchedSince(since))
+		}
+	}
+	e.prefill = w.Load.Prefill(since)
+	e.foreign = e.waitingOfOthers()
+	if !e.blind {
+		e.hold(m.Of(w.No), p.config.Costs, r)
+	}
+	return e
+}
+
+// waitingOfOthers is the waiting uncached tokens of the report less those that this gateway had waiting there then: what it has in prefill
+// still, but for what it sent since and for the prompt that the engine had begun.
+func (e *estimate) waitingOfOthers() float64 {
+	if e.report == nil {
+		return -1
+	}
+	all, ok := e.report.WaitingUncached.Get()
+	if !ok {
+		return -1
+	}
+	mine := e.prefill.Tokens - e.prefill.Since
+	if !e.prefill.HeadAt.After(e.report.At) {
+		mine -= e.prefill.Head
+	}
+	return float64(max(all-max(mine, 0), 0))
+}
+
+// hold works out what is left to compute, and what the rest takes to restore.
+func (e *estimate) hold(d prefix.Depth, costs *prefix.Costs, r *Request) {
+	most := max(r.InputTokens-1, 0) // the last token is always computed
+	e.matched = min(int64(d.Any()), most)
+	have := min(int64(d[prefix.Device]), most)
+	if have < e.matched {
+		records := costs.Of(e.engine.No)
+		for t := prefix.Host; t < prefix.Tiers; t++ {
+			deep := min(int64(d[t]), most)
+			if deep <= have {
+				continue
+			}
+			seconds, ok := records[t].Restore(deep-have, r.Now)
+			if !ok {
+				break
+			}
+			e.restore += seconds
+			have = deep
+		}
+	}
+	e.uncached = r.InputTokens - have
+}
+
+// weigh turns what was read into costs. What one candidate lacks it gets from the others.
+func (p *Cost) weigh(list []estimate) {
+	var rate, foreign mean
+	for i := range list {
+		if e := &list[i]; e.rate > 0 {
+			rate.add(e.rate)
+		}
+		if e := &list[i]; e.foreign >= 0 {
+			foreign.add(e.foreign)
+		}
+	}
+	usual := rate.or(p.config.PrefillRate)
+	for i := range list {
+		e := &list[i]
+		if e.rate <= 0 || (e.rate < usual*alike && e.rate > usual/alike) {
+			e.rate = usual
+		}
+		if e.foreign < 0 {
+			e.foreign = foreign.or(0)
+		}
+		e.cost = (e.queue()+ownWeight*float64(e.uncached))/e.rate + e.restore
+	}
+}
+
+// queue is the tokens that the engine has to compute before.
+func (e *estimate) queue() float64 {
+	others := e.foreign
+	if e.report != nil {
+		others = max(others-e.rate*max(e.now.Sub(e.report.At).Seconds(), 0), 0)
+	}
+	return float64(e.prefill.Left(e.now, e.rate)) + others
+}
+
+func (e *estimate) considered() Considered {
+	c := e.observed.considered()
+	c.Blind, c.Uncached = e.blind, load.Known(e.uncached)
+	if e.known && !e.blind {
+		c.Matched = load.Known(e.matched)
+	}
+	if us := e.cost * 1e6; us < math.MaxInt64/2 {
+		c.Score = load.Known(int64(us))
+	}
+	return c
+}
+
+// mean is the mean of what is known.
+type mean struct{ sum, n float64 }
+
+func (m *mean) add(v float64) { m.sum, m.n = m.sum+v, m.n+1 }
+
+func (m *mean) or(v float64) float64 {
+	if m.n == 0 {
+		return v
+	}
+	return m.sum / m.n
+}
