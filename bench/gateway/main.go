@@ -39,19 +39,9 @@ type options struct {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	var err error
 	// The stub and the plain proxy are this program too, each in a process of its own, so that their CPU time is
 	// counted apart.
-	switch {
-	case len(os.Args) > 1 && os.Args[1] == "stub":
-		err = stubMain(ctx, os.Args[2:])
-	case len(os.Args) > 1 && os.Args[1] == "proxy":
-		err = proxyMain(ctx, os.Args[2:])
-	case len(os.Args) > 1 && os.Args[1] == "streams":
-		err = streamsMain(ctx, os.Args[2:])
-	default:
-		err = benchMain(ctx, os.Args[1:])
-	}
+	err := dispatch(ctx, os.Args[1:])
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		os.Exit(2)

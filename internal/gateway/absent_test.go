@@ -14,7 +14,7 @@ import (
 const oneEngine = `
 models: [{id: m, policy: round_robin}]
 server: {port: 0, host: 127.0.0.1, admin: {port: 0}, max_attempts: 1}
-breaker: {threshold: 1, cool_down: 1h}
+breaker: {threshold: 1, cool_down: 1h, floor: 0}
 load: {poll_interval: 100ms}
 discovery: {static: {workers: [{url: %s}]}}
 `

@@ -28,7 +28,9 @@ type door struct {
 	secure  bool
 	limits  config.ClientLimits
 	metrics *telemetry.Metrics
-	open    atomic.Int64
+	// handlers count the requests of all listeners.
+	handlers *handlers
+	open     atomic.Int64
 }
 
 var _ net.Listener = (*door)(nil)
@@ -187,9 +189,12 @@ func (c *clientConn) whyCut(nc net.Conn) string {
 	return ""
 }
 
-// telling returns a handler that tells the connection of each request that its head was good.
-func telling(h http.Handler) http.Handler {
+// around returns the handler of the listener's requests: they are counted, so that their end can be waited for, and their connections are
+// told that their heads were good. One function does both, for the sake of the stacks of streams.
+func (d *door) around(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		d.handlers.begin()
+		defer d.handlers.done()
 		if c := doorConn(api.ConnOf(r)); c != nil {
 			c.served.Store(true)
 		}

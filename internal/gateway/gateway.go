@@ -89,19 +89,18 @@ type handlers struct {
 	}
 }
 
-func (c *handlers) counted(h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c.mu.Lock()
-		if c.mu.closed {
-			c.mu.Unlock()
-			panic(http.ErrAbortHandler)
-		}
-		c.wg.Add(1)
+// begin counts a request, which ends it with done. It ends requests that come after close.
+func (c *handlers) begin() {
+	c.mu.Lock()
+	if c.mu.closed {
 		c.mu.Unlock()
-		defer c.wg.Done()
-		h.ServeHTTP(w, r)
-	})
+		panic(http.ErrAbortHandler)
+	}
+	c.wg.Add(1)
+	c.mu.Unlock()
 }
+
+func (c *handlers) done() { c.wg.Done() }
 
 // close waits for the requests that are under way and lets none begin. Their connections are closed already.
 func (c *handlers) close() {
@@ -242,9 +241,9 @@ func (g *Gateway) serve(ctx context.Context, l *listener, name, host string, por
 		return fmt.Errorf("%s listener: %w", name, err)
 	}
 	l.addr = ln.Addr()
-	d := &door{Listener: ln, name: name, secure: l.cert.Load() != nil, limits: g.cfg.Load().Server.Clients, metrics: g.metrics}
+	d := &door{Listener: ln, name: name, secure: l.cert.Load() != nil, limits: g.cfg.Load().Server.Clients, metrics: g.metrics, handlers: &g.handlers}
 	g.metrics.Registry().MustRegister(d.collect())
-	l.http = d.server(g.handlers.counted(h), g.log)
+	l.http = d.server(h, g.log)
 	begin := l.http.Serve
 	if l.cert.Load() != nil {
 		l.http.TLSConfig = &tls.Config{
@@ -264,7 +263,7 @@ func (g *Gateway) serve(ctx context.Context, l *listener, name, host string, por
 // server returns the listener's server. Its own limits are on heads and on idle connections; the handlers set those on bodies and answers.
 func (d *door) server(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
-		Handler: telling(h), ConnContext: api.ConnContext, ConnState: d.state,
+		Handler: d.around(h), ConnContext: api.ConnContext, ConnState: d.state,
 		ReadHeaderTimeout: d.limits.HeaderTimeout, IdleTimeout: d.limits.IdleTimeout, MaxHeaderBytes: int(d.limits.MaxHeaderBytes),
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), // what clients do wrong is theirs to see
 	}

@@ -64,7 +64,7 @@ func cuts(t *testing.T, m *telemetry.Metrics) string {
 func serveOne(t *testing.T, wantCut string, test func(t *testing.T, c net.Conn)) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
-		d := &door{Listener: p, name: "public", limits: testLimits, metrics: telemetry.New()}
+		d := &door{Listener: p, name: "public", limits: testLimits, metrics: telemetry.New(), handlers: &handlers{}}
 		s := d.server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }), slog.New(slog.DiscardHandler))
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = s.Serve(d) })
@@ -200,7 +200,7 @@ func wantAnswer(t *testing.T, conn net.Conn, text string, status int, code strin
 func TestConnectionCap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
-		d := &door{Listener: p, name: "public", limits: testLimits, metrics: telemetry.New()}
+		d := &door{Listener: p, name: "public", limits: testLimits, metrics: telemetry.New(), handlers: &handlers{}}
 		s := d.server(http.NotFoundHandler(), slog.New(slog.DiscardHandler))
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = s.Serve(d) })

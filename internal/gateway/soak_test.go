@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,6 +32,21 @@ func soakTime(t *testing.T) time.Duration {
 		t.Fatal(err)
 	}
 	return d
+}
+
+// watchSoak waits until the soak is over, and logs ten times what the process takes. What it says of a short one is only that it works.
+func watchSoak(t *testing.T, g *gateway.Gateway, whole time.Duration) {
+	const samples = 10
+	tick := time.NewTicker(whole / samples)
+	defer tick.Stop()
+	for range samples {
+		<-tick.C
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		open, _ := os.ReadDir("/proc/self/fd") // none where there is no /proc
+		t.Logf("%d goroutines, %d descriptors, heap %.1f MiB, stacks %.1f MiB, from the system %.1f MiB, %d guards", runtime.NumGoroutine(), len(open),
+			float64(m.HeapAlloc)/(1<<20), float64(m.StackInuse)/(1<<20), float64(m.Sys-m.HeapReleased)/(1<<20), g.Held())
+	}
 }
 
 // TestSoak mixes requests of all kinds, clients that leave and faults of engines at random, and wants everything back where it was:
@@ -62,8 +78,7 @@ discovery: {static: {workers: [{url: %s}, {url: %s}, {url: %s}, {url: %s}]}}
 			}
 		})
 	}
-	over := time.After(soakTime(t))
-	<-over
+	watchSoak(t, g, soakTime(t))
 	close(stop)
 	faults.Wait()
 	for _, e := range engines {

@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -76,9 +77,16 @@ type asked struct {
 	memo  prefix.Memo // what prefix sources said, through all attempts
 }
 
+// questions are empty ones. They are large, and in the heap each would leave a hole between what streams keep.
+var questions = sync.Pool{New: func() any { return new(asked) }}
+
 // forgetQuestion lets the question go. Nothing may be sent to an engine any more.
 func (c *call) forgetQuestion() {
-	c.asked = nil
+	if c.asked != nil {
+		*c.asked = asked{}
+		questions.Put(c.asked)
+		c.asked = nil
+	}
 	c.in.ids, c.in.prompt = nil, nil
 	c.letGo()
 }
@@ -93,7 +101,7 @@ func (s *Server) completions(kind body.Kind) http.Handler {
 		path = "/v1/chat/completions"
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := &call{asked: &asked{}, s: s, v: s.current.Load(), w: w, rc: http.NewResponseController(w), r: r, path: path, started: time.Now(), id: requestID(r.Header)}
+		c := &call{asked: questions.Get().(*asked), s: s, v: s.current.Load(), w: w, rc: http.NewResponseController(w), r: r, path: path, started: time.Now(), id: requestID(r.Header)}
 		c.key = bits.RotateLeft64(s.Seed, 17) ^ s.requests.Add(1)*0x9e3779b97f4a7c15
 		s.active.Add(1)
 		defer s.active.Add(-1)
@@ -116,7 +124,7 @@ func (c *call) serve(kind body.Kind) {
 	defer c.finish()
 	defer c.survive()
 	defer c.extend() // for what net/http has still to write
-	defer c.letGo()
+	defer c.forgetQuestion()
 	if e := c.prepare(kind); e != nil {
 		c.refuse(e)
 	} else {
@@ -275,12 +283,10 @@ func (c *call) run() {
 	c.enter()
 	var last *failure
 	for c.attempts = 1; ; c.attempts++ {
-		sel, err := c.selectEngines()
-		if err != nil {
+		if err := c.selectEngines(); err != nil {
 			c.noSelection(last, err)
 			return
 		}
-		c.picked = sel
 		if last = c.dispatch(&c.picked); last == nil {
 			c.entry.Outcome(c.outcome())
 			return
@@ -336,8 +342,8 @@ func (c *call) outcome() string {
 	return "answered"
 }
 
-// selectEngines makes one whole selection.
-func (c *call) selectEngines() (bucket.Selection, error) {
+// selectEngines makes one whole selection, into c.picked.
+func (c *call) selectEngines() error {
 	now := time.Now()
 	view := c.v.view(c.s.Registry)
 	req := bucket.Request{
@@ -351,7 +357,8 @@ func (c *call) selectEngines() (bucket.Selection, error) {
 		req.Prefix = &c.memo
 	}
 	var tries []bucket.Try
-	sel, err := c.entry.Attempt(now, func(t *bucket.Trace) (bucket.Selection, error) {
+	var err error
+	c.picked, err = c.entry.Attempt(now, func(t *bucket.Trace) (bucket.Selection, error) {
 		req.Trace = t
 		sel, err := c.model.Resolver.Select(c.r.Context(), view, &req)
 		tries = t.Tries()
@@ -365,7 +372,7 @@ func (c *call) selectEngines() (bucket.Selection, error) {
 			c.s.Metrics.Decisions.WithLabelValues(t.Policy, string(t.Pick.Reason)).Inc()
 		}
 	}
-	return sel, err
+	return err
 }
 
 // refuse answers with an error of our own, unless the client has left or an answer has begun.

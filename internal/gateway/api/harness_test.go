@@ -432,6 +432,16 @@ func (r *rig) raw(text string) (net.Conn, *bufio.Reader) {
 	return c, bufio.NewReader(c)
 }
 
+// rest reads a connection to its end.
+func (r *rig) rest(in io.Reader) string {
+	r.t.Helper()
+	text, err := io.ReadAll(in)
+	if err != nil {
+		r.t.Error(err)
+	}
+	return string(text)
+}
+
 // wantError checks an answer of the gateway's own.
 func (r *rig) wantError(a answer, status int, code string) {
 	r.t.Helper()

@@ -62,6 +62,10 @@ func (c *call) measure() input {
 // tokenize measures by the model's own tokenizer. Where that has nothing to count the estimate stands.
 func (c *call) tokenize(in *input) {
 	r := c.tokenRequest()
+	if !c.s.encoders.enter(c.r.Context(), len(c.body), measurePatience) {
+		return // the estimate stands
+	}
+	defer c.s.encoders.leave(len(c.body))
 	f, ok := c.model.Tokens.Measure(r)
 	own := c.callerIDs()
 	if ok {

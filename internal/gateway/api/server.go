@@ -88,6 +88,8 @@ type Options struct {
 	Access *slog.Logger
 	// Absent is told of each engine to which no connection could be made; nil: nobody is. It may be called at once, and must not block.
 	Absent func(worker string)
+	// Prefixes answers GET /debug/prefixes on the admin handler: how engines' KV events are followed. Nil: there is no such path.
+	Prefixes http.HandlerFunc
 	// Seed starts the random choices: with the same seed and the same order of arrival, selection repeats.
 	Seed uint64
 }
@@ -107,10 +109,11 @@ type Server struct {
 	active   atomic.Int64  // under way
 	buffered atomic.Int64  // bytes of request bodies that are held
 
-	aborts aborter
-	life   context.Context // ends with Close
-	stop   context.CancelFunc
-	wg     sync.WaitGroup
+	encoders encoders
+	aborts   aborter
+	life     context.Context // ends with Close
+	stop     context.CancelFunc
+	wg       sync.WaitGroup
 }
 
 // New returns a server and starts its janitor.
@@ -120,7 +123,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	o.Config = Config{} // what is in use is s.current
-	s := &Server{Options: o, created: time.Now().Unix()}
+	s := &Server{Options: o, encoders: newEncoders(), created: time.Now().Unix()}
 	s.current.Store(first)
 	ctx, stop := context.WithCancel(context.Background())
 	s.life, s.stop = ctx, stop
@@ -149,8 +152,8 @@ func (s *Server) Public() http.Handler {
 	mux.Handle("/v1/chat/completions", s.completions(body.Chat))
 	mux.Handle("/v1/completions", s.completions(body.Completion))
 	for _, prefix := range []string{"", "/v1"} { // engines have them at the root, sgl-router below /v1
-		mux.HandleFunc(prefix+"/tokenize", s.only(http.MethodPost, s.tokenizeText))
-		mux.HandleFunc(prefix+"/detokenize", s.only(http.MethodPost, s.detokenizeIDs))
+		mux.HandleFunc(prefix+"/tokenize", s.measured(prefix+"/tokenize", s.only(http.MethodPost, s.tokenizeText)))
+		mux.HandleFunc(prefix+"/detokenize", s.measured(prefix+"/detokenize", s.only(http.MethodPost, s.detokenizeIDs)))
 	}
 	mux.HandleFunc("/v1/models", s.only(http.MethodGet, s.keyed(publicKeys, s.listModels)))
 	mux.HandleFunc("/healthz", s.only(http.MethodGet, s.healthz))
@@ -172,6 +175,9 @@ func (s *Server) Admin() http.Handler {
 		"/":                notFound,
 	} {
 		mux.HandleFunc(path, s.keyed(adminKeys, anyCaller(h)))
+	}
+	if s.Prefixes != nil {
+		mux.HandleFunc("/debug/prefixes", s.keyed(adminKeys, anyCaller(s.only(http.MethodGet, s.Prefixes))))
 	}
 	mux.HandleFunc("/healthz", s.only(http.MethodGet, s.healthz))
 	mux.HandleFunc("/readyz", s.only(http.MethodGet, s.adminReadyz))

@@ -15,6 +15,8 @@ var (
 	errUnprocessable = &Error{Status: http.StatusUnprocessableEntity, Code: "unprocessable", Message: "the request has a field that this path does not know, or one of another type"}
 )
 
+var errBusy = &Error{Status: http.StatusServiceUnavailable, Code: "gateway_overloaded", Message: "this gateway encodes as many long texts as it may", RetryAfter: 1}
+
 // tokenizeRequest is the body of POST /tokenize: a prompt or messages.
 type tokenizeRequest struct {
 	Model               string          `json:"model"`
@@ -53,6 +55,25 @@ func (s *Server) tokenizeText(w http.ResponseWriter, r *http.Request) {
 		e.write(w)
 		return
 	}
+	size := len(q.Messages)
+	if q.Prompt != nil {
+		size += len(*q.Prompt)
+	}
+	if !s.encoders.enter(r.Context(), size, s.current.Load().Settings.RequestTimeout) {
+		errBusy.write(w)
+		return
+	}
+	ids, e := s.tokensOf(m, &q, size)
+	if e != nil {
+		e.write(w)
+		return
+	}
+	writeJSON(w, http.StatusOK, tokenizeAnswer{Model: q.Model, Tokens: ids, Count: len(ids)})
+}
+
+// tokensOf returns the tokens that are asked for, and gives the place up; none is a list too.
+func (s *Server) tokensOf(m *Model, q *tokenizeRequest, size int) ([]uint32, *Error) {
+	defer s.encoders.leave(size)
 	var ids []uint32
 	switch chat := present(q.Messages); {
 	case q.Prompt != nil && !chat:
@@ -62,18 +83,16 @@ func (s *Server) tokenizeText(w http.ResponseWriter, r *http.Request) {
 			Messages: q.Messages, Tools: q.Tools, NoGenerationPrompt: q.AddGenerationPrompt != nil && !*q.AddGenerationPrompt,
 		})
 		if f.Source != tokens.Rendered { // ids of something else than the conversation would be no answer
-			badRequest("the messages cannot be rendered by the model's chat template").write(w)
-			return
+			return nil, badRequest("the messages cannot be rendered by the model's chat template")
 		}
 		ids = f.IDs
 	default:
-		badRequest("a prompt or messages are needed, and not both").write(w)
-		return
+		return nil, badRequest("a prompt or messages are needed, and not both")
 	}
 	if ids == nil {
-		ids = []uint32{} // an empty text has none, which is a list too
+		ids = []uint32{}
 	}
-	writeJSON(w, http.StatusOK, tokenizeAnswer{Model: q.Model, Tokens: ids, Count: len(ids)})
+	return ids, nil
 }
 
 // detokenizeIDs answers POST /detokenize and /v1/detokenize. Ids that no token has add nothing to the text.
@@ -97,12 +116,22 @@ func (s *Server) detokenizeIDs(w http.ResponseWriter, r *http.Request) {
 		errUnprocessable.write(w)
 		return
 	}
-	text, ok := m.Tokens.Decode(ids, q.SkipSpecialTokens, int(s.current.Load().Settings.MaxBody))
+	if !s.encoders.enter(r.Context(), len(q.Tokens), s.current.Load().Settings.RequestTimeout) {
+		errBusy.write(w)
+		return
+	}
+	text, ok := s.textOf(m, ids, &q)
 	if !ok {
 		badRequest("the text of these tokens is longer than this gateway's bodies").write(w)
 		return
 	}
 	writeJSON(w, http.StatusOK, detokenizeAnswer{Model: q.Model, Text: text})
+}
+
+// textOf returns the text that is asked for, and gives the place up.
+func (s *Server) textOf(m *Model, ids []uint32, q *detokenizeRequest) (string, bool) {
+	defer s.encoders.leave(len(q.Tokens))
+	return m.Tokens.Decode(ids, q.SkipSpecialTokens, int(s.current.Load().Settings.MaxBody))
 }
 
 // tokenQuestion reads a body into q, a pointer to a struct, and finds the model that it names, which has a tokenizer.

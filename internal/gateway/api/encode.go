@@ -1,0 +1,81 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"runtime"
+	"strconv"
+	"time"
+)
+
+const (
+	// longText is from how many bytes on a text needs a place to be encoded: what is shorter takes milliseconds at the slowest pace of a
+	// tokenizer (some 5 MB a second), and need not queue behind what takes seconds.
+	longText = 64 << 10
+	// measurePatience is how long a completion request waits for a place. Then its length is estimated: what is lost is exactness, and the
+	// request has waited less than its prefill will take.
+	measurePatience = 2 * time.Second
+)
+
+// encoders are the places for texts that are encoded at once. All cores but one may be at it, so that streams go on whatever clients send.
+//
+// The full case is a wait, and it is bounded: by the client's patience and by a limit. A completion request is then measured by its bytes;
+// what asks for the tokens themselves gets a 503.
+type encoders chan struct{}
+
+func newEncoders() encoders { return make(encoders, max(1, runtime.GOMAXPROCS(0)-1)) }
+
+// enter waits for a place for a text of so many bytes. The caller leaves with the size that it entered with, if it was let in.
+func (e encoders) enter(ctx context.Context, size int, patience time.Duration) bool {
+	if size < longText {
+		return true
+	}
+	select {
+	case e <- struct{}{}:
+		return true
+	default:
+	}
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case e <- struct{}{}:
+		return true
+	case <-t.C:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+func (e encoders) leave(size int) {
+	if size >= longText {
+		<-e
+	}
+}
+
+// measured counts the requests of a route and what became of them.
+func (s *Server) measured(route string, h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		s.Metrics.Requests.WithLabelValues(route, methodLabel(r.Method)).Inc()
+		sw := &statusWriter{ResponseWriter: w, status: statusClientLeft}
+		h(sw, r)
+		if code := w.Header().Get(headerErrorCode); code != "" {
+			s.Metrics.Refused.WithLabelValues(code).Inc()
+		}
+		s.Metrics.Responses.WithLabelValues(route, methodLabel(r.Method), strconv.Itoa(sw.status)).Inc()
+	}
+}
+
+// statusWriter notes the status of an answer.
+type statusWriter struct {
+	http.ResponseWriter
+	status int
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w *statusWriter) WriteHeader(status int) {
+	w.status = status
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap is for http.ResponseController.
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -1,0 +1,99 @@
+package api
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestEncodersAreBounded: while all places are taken a long text waits, a short one does not; who waits too long is measured by bytes, or
+// told to come back.
+func TestEncodersAreBounded(t *testing.T) {
+	modelBubble(t, measured(t), rigOptions{}, func(t *testing.T, r *rig) {
+		long := strings.Repeat("hello ", longText/6+1)
+		for range cap(r.s.encoders) {
+			r.s.encoders <- struct{}{}
+		}
+		timed := func(path, text string, status int) time.Duration {
+			t.Helper()
+			began := time.Now()
+			if a := r.post(path, text); a.status != status {
+				t.Errorf("%s: %d %s", path, a.status, a.body)
+			}
+			return time.Since(began)
+		}
+		if took := timed("/tokenize", `{"model":"m","prompt":"hello"}`, 200); took != 0 {
+			t.Errorf("a short text waited for %v", took)
+		}
+		if took := timed(chatPath, strings.Replace(chatBody, "hello", long, 1), 200); took != measurePatience {
+			t.Errorf("a completion waited for %v", took)
+		}
+		if got := r.access.last()["input_source"]; got != "estimated" {
+			t.Errorf("its length is %v", got)
+		}
+		if took := timed("/v1/tokenize", `{"model":"m","prompt":"`+long+`"}`, 503); took != testSettings().RequestTimeout {
+			t.Errorf("the question for tokens waited for %v", took)
+		}
+		if took := timed("/detokenize", `{"model":"m","tokens":[`+strings.Repeat("1,", longText)+`1]}`, 503); took != testSettings().RequestTimeout {
+			t.Errorf("the question for text waited for %v", took)
+		}
+		<-r.s.encoders
+		time.AfterFunc(time.Second, func() { <-r.s.encoders })
+		r.s.encoders <- struct{}{}
+		if took := timed("/v1/tokenize", `{"model":"m","prompt":"`+long+`"}`, 200); took != time.Second {
+			t.Errorf("it was let in after %v, and the place was free after 1s", took)
+		}
+		for len(r.s.encoders) > 0 {
+			<-r.s.encoders
+		}
+		for series, want := range map[string]string{
+			`responses_total{method="POST",route="/v1/tokenize",status_code="503"}`: "1",
+			`responses_total{method="POST",route="/tokenize",status_code="200"}`:    "1",
+			`requests_total{method="POST",route="/v1/tokenize"}`:                    "2",
+			`refused_total{code="gateway_overloaded"}`:                              "2",
+		} {
+			if got := r.metric(series); got != want {
+				t.Errorf("%s is %q, want %s", series, got, want)
+			}
+		}
+	})
+}
+
+// TestNoCompressedBodies: a coding is named, and not taken for broken JSON.
+func TestNoCompressedBodies(t *testing.T) {
+	bubble(t, rigOptions{}, func(t *testing.T, r *rig) {
+		r.wantError(r.post(chatPath, "\x1f\x8b\x08", "Content-Encoding", "gzip"), 415, "unsupported_content_encoding")
+		if a := r.post(chatPath, chatBody, "Content-Encoding", "identity"); a.status != 200 {
+			t.Errorf("identity: %d", a.status)
+		}
+	})
+}
+
+// TestChunkedRequestsEndTheConnection: a proxy before us may have read another end than we did (RFC 9112, 6.3).
+func TestChunkedRequestsEndTheConnection(t *testing.T) {
+	bubble(t, rigOptions{}, func(t *testing.T, r *rig) {
+		smuggled := "0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+		c, in := r.raw("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n" + smuggled)
+		text := r.rest(in)
+		if !strings.HasPrefix(text, "HTTP/1.1 400 ") || !strings.Contains(text, "\r\nConnection: close\r\n") || strings.Count(text, "HTTP/1.1") != 1 {
+			t.Errorf("got %q", text)
+		}
+		_ = c.Close()
+	})
+}
+
+// TestOddMethods: what the mux would answer in text is in the envelope.
+func TestOddMethods(t *testing.T) {
+	bubble(t, rigOptions{}, func(t *testing.T, r *rig) {
+		for line, want := range map[string]string{
+			"CONNECT engine:80 HTTP/1.1": "HTTP/1.1 405 ",
+			"GET * HTTP/1.1":             "HTTP/1.1 404 ",
+		} {
+			c, in := r.raw(line + "\r\nHost: x\r\nConnection: close\r\n\r\n")
+			if text := r.rest(in); !strings.HasPrefix(text, want) || !strings.Contains(text, `{"error":{`) {
+				t.Errorf("%s: %q", line, text)
+			}
+			_ = c.Close()
+		}
+	})
+}
