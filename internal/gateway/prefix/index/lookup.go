@@ -37,15 +37,17 @@ func (ix *Index) LookupKeys(keys []chain.Key, into *prefix.Match) {
 
 // walk is a look-up on its way along a chain.
 type walk struct {
-	keys   [64]chain.Key
-	roster *roster
-	id     uint32 // the block it is at
-	set    uint32 // whose set this is
-	n      int32  // blocks so far
-	alive  []alive
-	eff    []uint8        // by target: what it claims of the present set; zeros between steps
-	depth  []prefix.Depth // by target, in blocks
-	found  []uint64       // a bit for each target whose depth is set
+	keys    [64]chain.Key
+	ahead   [16]uint32 // the blocks that the next keys may name; used from the end
+	touched uint32     // means nothing, see table.touch
+	roster  *roster
+	id      uint32 // the block it is at
+	set     uint32 // whose set this is
+	n       int32  // blocks so far
+	alive   []alive
+	eff     []uint8        // by target: what it claims of the present set; zeros between steps
+	depth   []prefix.Depth // by target, in blocks
+	found   []uint64       // a bit for each target whose depth is set
 }
 
 // alive is a target that the walk has not lost.
@@ -68,11 +70,20 @@ func (w *walk) begin(ix *Index) {
 
 // along walks on, and returns false when nobody holds more.
 func (w *walk) along(ix *Index, keys []chain.Key) bool {
-	for _, k := range keys {
+	strays, seen := 0, 0 // blocks not behind the one before them; keys that are foreseen
+	for i, k := range keys {
 		id := w.id + 1
 		set := ix.blocks.see(id, k)
 		if set == 0 {
-			if id, set = ix.find(k, 0); set == 0 {
+			guess := uint32(0)
+			if strays++; strays > 1 {
+				if i >= seen {
+					seen = min(i+len(w.ahead), len(keys))
+					w.foresee(ix, keys[i:seen])
+				}
+				guess = w.ahead[len(w.ahead)-(seen-i)]
+			}
+			if id, set = ix.find(k, guess); set == 0 {
 				return false
 			}
 		}
@@ -84,6 +95,22 @@ func (w *walk) along(ix *Index, keys []chain.Key) bool {
 		w.n++
 	}
 	return true
+}
+
+// foresee guesses the blocks of the next keys. Where a chain's blocks lie apart, each costs three reads of far memory, one after the
+// other; here all first ones are made in a row, then all second ones, so that the processor waits for many at once.
+func (w *walk) foresee(ix *Index, keys []chain.Key) {
+	ahead := w.ahead[len(w.ahead)-len(keys):]
+	for _, k := range keys {
+		w.touched += ix.names.touch(k.Lo)
+	}
+	for i, k := range keys {
+		s := ix.names.search(k.Lo)
+		ahead[i] = s.next()
+	}
+	for _, id := range ahead {
+		w.touched += ix.blocks.touch(id)
+	}
 }
 
 // cumulated[b] has the bit of each tier for which b has the tier or a faster one.
