@@ -3,6 +3,8 @@ package index
 import (
 	"slices"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -161,6 +163,51 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
+// BenchmarkLookupInFlood looks up while another goroutine stores and removes without a pause, and while nobody does: compare their
+// percentiles. It needs two processors of its own.
+func BenchmarkLookupInFlood(b *testing.B) {
+	w := w1{64, w1Prompts, 1}
+	ix, holders := w.load(32, false)
+	all := queries(w, "full")
+	var stores, removals []prefix.Event
+	for p := range 64 {
+		w.eachOf(1<<22+p, 32, false, func(_ int, e *prefix.Event) {
+			stores = append(stores, *e)
+			removals = append(removals, prefix.Event{Kind: prefix.Removed, Hashes: e.Hashes, AnyTier: true})
+		})
+	}
+	for _, flooded := range []bool{false, true} {
+		b.Run("flood="+strconv.FormatBool(flooded), func(b *testing.B) {
+			var stop atomic.Bool
+			var told atomic.Int64
+			var writer sync.WaitGroup
+			if flooded {
+				writer.Go(func() {
+					for i := 0; !stop.Load(); i++ {
+						e := &stores[i%len(stores)]
+						if i/len(stores)%2 == 1 {
+							e = &removals[i%len(stores)]
+						}
+						ix.Apply(holders[i/512%64], e)
+						told.Add(32)
+					}
+				})
+			}
+			var l laps
+			var m prefix.Match
+			l.begin()
+			for i := 0; b.Loop(); i++ {
+				ix.Lookup(&prefix.Query{Tokens: all[i%len(all)]}, &m)
+				l.lap()
+			}
+			b.ReportMetric(float64(told.Load())/b.Elapsed().Seconds(), "blocks/s")
+			stop.Store(true)
+			writer.Wait()
+			l.report(b, 1, "lookup")
+		})
+	}
+}
+
 // laps are the times of many short stretches of one benchmark. Where others compute too, the quickest tenth was let alone.
 type laps struct {
 	last time.Time
@@ -177,7 +224,7 @@ func (l *laps) lap() {
 // report reports percentiles of what each of the n things in a lap took.
 func (l *laps) report(b *testing.B, n int, unit string) {
 	slices.Sort(l.all)
-	for _, p := range []int{10, 50} {
+	for _, p := range []int{10, 50, 99} {
 		b.ReportMetric(float64(l.all[len(l.all)*p/100])/float64(n), "p"+strconv.Itoa(p)+"-ns/"+unit)
 	}
 }
