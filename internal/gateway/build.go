@@ -15,8 +15,8 @@ import (
 
 // buildModels makes the models of a configuration. Groups that are configured as those of kept keep their policies; it returns the
 // groups that there are now.
-func buildModels(c *config.Config, held *files, seed uint64, kept assemble.Groups) ([]*api.Model, assemble.Groups, error) {
-	b := assemble.Builder{Seed: seed, Kept: kept}
+func buildModels(c *config.Config, held *files, seed uint64, kept assemble.Groups, p *prefixes) ([]*api.Model, assemble.Groups, error) {
+	b := assemble.Builder{Seed: seed, Kept: kept, Source: p.source, Costs: &p.costs}
 	models := make([]*api.Model, 0, len(c.Models))
 	for i := range c.Models {
 		m := &c.Models[i]
@@ -30,7 +30,7 @@ func buildModels(c *config.Config, held *files, seed uint64, kept assemble.Group
 		}
 		models = append(models, &api.Model{
 			ID: m.ID, Aliases: m.Aliases, Resolver: resolver, Contract: contract,
-			Tokens: held.tokenizers[m.Tokenizer].model, ForwardIDs: m.InputIDsForwarding, AskEngines: m.EngineTokenize,
+			Tokens: held.tokenizers[m.Tokenizer].model, ForwardIDs: m.InputIDsForwarding, AskEngines: m.EngineTokenize, Prefixes: assemble.LooksUp(m),
 		})
 	}
 	return models, b.Groups(), nil

@@ -57,6 +57,7 @@ type Gateway struct {
 	explain   *explain.Log
 	keeper    *keeper.Keeper
 	absent    *absentees
+	prefixes  *prefixes
 	transport *upstream.Transport
 	// engineKeys stand before both ways to engines; asking is the keeper's.
 	engineKeys engineKeys
@@ -139,15 +140,11 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 	if errs := faults.Errors(); len(errs) > 0 {
 		return nil, &FilesError{Faults: errs}
 	}
-	models, built, err := buildModels(c, held, o.Seed, nil)
-	if err != nil {
-		return nil, err
-	}
 	g := &Gateway{
 		log: o.Log, level: o.Level, seed: o.Seed, tracker: &load.Tracker{}, explain: explain.NewLog(o.DecisionLog), failed: make(chan error, 2),
 		registry:  fleet.NewRegistry(assemble.Breaker(&c.Breaker), c.Load.Freshness),
 		transport: upstream.New(upstream.Options{}), asking: keeper.NewClient(), metrics: telemetry.New(),
-		source: o.Source, nudge: make(chan struct{}, 1), files: held, groups: built, seen: seen,
+		source: o.Source, nudge: make(chan struct{}, 1), files: held, seen: seen,
 	}
 	g.absent = &absentees{registry: g.registry, log: o.Log, gone: map[string]time.Time{}}
 	g.blind = blindCaps{log: o.Log, told: map[blindCap]bool{}}
@@ -157,16 +154,26 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 	g.asking.Transport = g.engineKeys.over(g.asking.Transport)
 	g.public.cert.Store(held.publicCert)
 	g.admin.cert.Store(held.adminCert)
+	g.prefixes = startPrefixes(g.registry, g.cfg.Load, g.asking, g.metrics, o.Log)
+	models, built, err := buildModels(c, held, o.Seed, nil, g.prefixes)
+	if err != nil {
+		g.prefixes.close()
+		g.transport.Close()
+		return nil, err
+	}
+	g.groups = built
 	g.server, err = api.New(api.Options{
 		Config:   api.Config{Models: models, Settings: buildSettings(c), Keys: held.keys, AdminKeys: held.adminKeys},
 		Registry: g.registry, Tracker: g.tracker, Engines: g.engineKeys.over(g.transport), Metrics: g.metrics, Explain: g.explain, Log: o.Log, Access: o.Access, Seed: o.Seed,
-		Absent: func(id string) { g.absent.missed(id, time.Now()) },
+		Absent: func(id string) { g.absent.missed(id, time.Now()) }, Prefixes: g.prefixes.serveStatus,
 	})
 	if err != nil {
+		g.prefixes.close()
 		g.transport.Close()
 		return nil, err
 	}
 	if err := g.introduce(c); err != nil {
+		g.prefixes.close()
 		g.server.Close()
 		g.transport.Close()
 		return nil, err
@@ -208,6 +215,7 @@ func (g *Gateway) introduce(c *config.Config) (err error) {
 // asked takes in one introspection.
 func (g *Gateway) asked(a keeper.AskInfo) {
 	g.silent.asked(a)
+	g.prefixes.change()
 	if w := g.registry.View().Get(a.ID); w != nil {
 		g.blind.look(g.cfg.Load(), w)
 	}
@@ -360,6 +368,7 @@ func (g *Gateway) close() {
 	g.endWatch()
 	g.handlers.close()
 	g.keeper.Close()
+	g.prefixes.close()
 	g.server.Close()
 	g.transport.Close()
 	g.asking.CloseIdleConnections()

@@ -114,7 +114,7 @@ func (g *Gateway) reloadLocked(ctx context.Context) (outcome string, err error) 
 		g.log.Info("the configuration was read anew: nothing is different")
 		return "unchanged", nil
 	}
-	models, groups, err := buildModels(next, held, g.seed, g.groups)
+	models, groups, err := buildModels(next, held, g.seed, g.groups, g.prefixes)
 	if err != nil {
 		g.log.Error("the new configuration cannot be used; nothing has changed", "err", err)
 		return "refused", ErrRefused
@@ -169,6 +169,7 @@ func (g *Gateway) apply(ctx context.Context, next *config.Config, held *files, m
 	g.admin.cert.Store(held.adminCert)
 	g.setLevel(next)
 	g.cfg.Store(next)
+	g.prefixes.change()
 	for w := range g.registry.View().All() {
 		g.blind.look(next, w)
 	}

@@ -31,6 +31,10 @@ type Metrics struct {
 	Decisions, SelectionFailures *prometheus.CounterVec
 	// SelectionSeconds is the time of a whole selection, all buckets.
 	SelectionSeconds prometheus.Histogram
+	// PrefixLookups counts look-ups of a prompt's prefix, by source and outcome: hit, miss, rejected, or why the source was
+	// unavailable; PrefixLookupSeconds is how long one takes.
+	PrefixLookups       *prometheus.CounterVec
+	PrefixLookupSeconds *prometheus.HistogramVec
 	// Stale counts requests that the janitor gave up; a pair is one.
 	Stale *prometheus.CounterVec
 	// Inputs counts requests by how their length was come by; InputIDs conversations by whether their ids were forwarded, or why not.
@@ -88,6 +92,8 @@ func New() *Metrics {
 	m.Streams = counter("stream_outcome_total", "How streamed answers ended.", "worker", "model", "outcome")
 	m.Decisions = counter("policy_decisions_total", "Picks of an engine, by policy and reason. A pick is not a dispatch.", "policy", "reason")
 	m.SelectionFailures = counter("policy_selection_failures_total", "Picks that failed, by policy and class, one for each group asked.", "policy", "reason")
+	m.PrefixLookups = counter("prefix_lookups_total", "Look-ups of a prompt's prefix: hit, miss, rejected, or why the source was unavailable.", "source", "outcome")
+	m.PrefixLookupSeconds = histogram("prefix_lookup_seconds", "One look-up of a prompt's prefix, the naming of its blocks included.", selectionBuckets, "source")
 	m.Stale = counter("stale_requests_total", "Requests that outlived the stale time-out.", "outcome")
 	m.Inputs = counter("inputs_total", "Requests by how the length of their input was come by.", "model", "source")
 	m.InputIDs = counter("input_ids_forwarding_total", "Conversations by whether their token ids were forwarded, or why not.", "model", "outcome")

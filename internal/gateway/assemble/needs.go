@@ -33,7 +33,7 @@ func (n *Needs) add(g *config.Group) {
 	default:
 		n.Load = true
 	}
-	if LooksUp(g.Policy.Name) && (g.Policy.CacheAware == nil || g.Policy.CacheAware.PrefixProvider != config.Indexer) {
+	if provider, _ := g.Policy.Prefixes(); g.Policy.NeedsPrefixes() && provider != config.Indexer {
 		n.Prefix = true
 	}
 	if (g.Admission != config.Admission{}) {
@@ -41,5 +41,13 @@ func (n *Needs) add(g *config.Group) {
 	}
 }
 
-// LooksUp tells whether a policy of that name looks prefixes up, here or elsewhere.
-func LooksUp(name config.PolicyName) bool { return name == config.CacheAware || name == "cost" }
+// LooksUp tells whether a policy of the model looks prefixes up, here or elsewhere.
+func LooksUp(m *config.Model) bool {
+	for i := range m.Buckets {
+		b := &m.Buckets[i]
+		if b.Plain != nil && b.Plain.Policy.NeedsPrefixes() || b.PD != nil && (b.PD.Prefill.Policy.NeedsPrefixes() || b.PD.Decode.Policy.NeedsPrefixes()) {
+			return true
+		}
+	}
+	return false
+}

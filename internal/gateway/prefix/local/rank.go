@@ -116,9 +116,12 @@ func (r *Rank) Settle() {
 
 // About describes what the rank claims, and its block size, 0 while that is unknown.
 func (r *Rank) About() (a index.About, blockSize int) {
-	s := r.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	r.store.mu.Lock()
+	defer r.store.mu.Unlock()
+	return r.aboutLocked()
+}
+
+func (r *Rank) aboutLocked() (a index.About, blockSize int) {
 	if r.in == nil {
 		return index.About{State: r.trust}, 0
 	}

@@ -144,7 +144,7 @@ func lookupAll(all []*opened, q *prefix.Query, into *prefix.Match) {
 	into.Blind = slices.Compact(into.Blind)
 }
 
-// Know makes engines known, and forgets those that are not listed. One without an open rank is blind: it publishes nothing that we could
+// Know makes engines known, with the names that they have now, and forgets those that are not listed. One without an open rank is blind: it publishes nothing that we could
 // find.
 func (s *Store) Know(engines []Engine) {
 	s.mu.Lock()
@@ -174,7 +174,11 @@ func (s *Store) publishLocked() {
 	open := map[uint32]bool{}
 	for r := range s.mu.ranks {
 		open[r.engine.No] = true
-		r.engine.each(func(name, lora string) {
+		e, there := s.mu.known[r.engine.No]
+		if !there || e.Base != r.engine.Base {
+			e = r.engine // what it said when it was opened; adapters come and go
+		}
+		e.each(func(name, lora string) {
 			n := d.names[name]
 			n.lora = lora
 			switch {
@@ -248,6 +252,19 @@ func (s *Store) Sweep(blocks int) (more bool) {
 		}
 	}
 	return false
+}
+
+// About describes what a rank of an engine claims, and its block size, 0 while that is unknown; false where no such rank is open.
+func (s *Store) About(engine uint32, rank int32) (a index.About, blockSize int, there bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for r := range s.mu.ranks {
+		if r.engine.No == engine && r.no == rank {
+			a, blockSize = r.aboutLocked()
+			return a, blockSize, true
+		}
+	}
+	return a, 0, false
 }
 
 // DomainStats are figures of one index.

@@ -1,0 +1,166 @@
+package gateway
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/perigee-llm/perigee/internal/gateway/assemble"
+	"github.com/perigee-llm/perigee/internal/gateway/config"
+	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix/events"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix/local"
+	"github.com/perigee-llm/perigee/internal/telemetry"
+)
+
+// prefixes follows what engines publish, as far as the policies in use want to know it, and holds the indexes that come of it. One
+// goroutine compares the fleet with what is followed whenever it is told of a change; another frees the memory of dropped claims.
+type prefixes struct {
+	registry *fleet.Registry
+	config   func() *config.Config
+	log      *slog.Logger
+	store    *local.Store
+	own      *countedSource // the store as policies see it
+	costs    prefix.Costs   // of restores
+	follower *events.Follower
+
+	changed chan struct{} // one place: a change while another is looked at is looked at after it
+	stop    context.CancelFunc
+	running sync.WaitGroup
+	seen    *fleet.View // that was looked at last; of the goroutine
+	under   *config.Config
+}
+
+// Times of the sweep. Twenty thousand blocks take about a millisecond, for which a writer waits and no reader.
+const (
+	sweepBlocks = 20_000
+	sweepPause  = 5 * time.Millisecond   // between two slices: a fifth of a core at most, and a million blocks in a quarter of a second
+	sweepRest   = 500 * time.Millisecond // while there is nothing to free
+)
+
+// startPrefixes begins to follow nobody. It is closed by its owner.
+func startPrefixes(r *fleet.Registry, c func() *config.Config, client *http.Client, m *telemetry.Metrics, log *slog.Logger) *prefixes {
+	p := &prefixes{registry: r, config: c, log: log, store: local.New(local.Options{}), changed: make(chan struct{}, 1)}
+	p.own = newCountedSource(p.store, m)
+	m.Registry().MustRegister(newPrefixCollector(p))
+	p.follower = events.Start(events.Options{Client: client, Log: log})
+	var ctx context.Context
+	ctx, p.stop = context.WithCancel(context.Background())
+	p.running.Go(func() { p.reconcile(ctx) })
+	p.running.Go(func() { p.sweep(ctx) })
+	return p
+}
+
+// source is the prefix source of a policy of a model.
+func (p *prefixes) source(string, *config.Policy) prefix.Source { return p.own }
+
+// change has the fleet and the configuration looked at again, soon.
+func (p *prefixes) change() {
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (p *prefixes) reconcile(ctx context.Context) {
+	for {
+		select {
+		case <-p.changed:
+		case <-ctx.Done():
+			return
+		}
+		v, c := p.registry.View(), p.config()
+		if v == p.seen && c == p.under {
+			continue
+		}
+		p.seen, p.under = v, c
+		p.follow(v, c)
+	}
+}
+
+// follow follows the engines of which something is needed, and no others.
+func (p *prefixes) follow(v *fleet.View, c *config.Config) {
+	needs := map[string]events.Needs{} // by model
+	for i := range c.Models {
+		m := &c.Models[i]
+		w := assemble.NeedsOf(m)
+		needs[m.ID] = needs[m.ID].Or(events.Needs{Prefix: w.Prefix, Load: w.Load})
+	}
+	sources := eventSources(c)
+	var known []local.Engine
+	var kept []uint32
+	for w := range v.All() {
+		var n events.Needs
+		for _, m := range w.Models {
+			n = n.Or(needs[m])
+		}
+		if n == (events.Needs{}) || w.Stage == fleet.Decode && !n.Load {
+			continue
+		}
+		e := local.Engine{No: w.No, Base: w.Base(), Names: w.Models, Adapters: w.Adapters}
+		if n.Prefix {
+			known = append(known, e)
+		}
+		kept = append(kept, w.No)
+		t := events.Target{Worker: w, Domain: e.Base, Needs: n, Open: func(rank int32) events.Claims { return p.store.Open(e, rank) }}
+		if from := sources[w.ID]; from != nil {
+			s, err := from.Sources(w.URL, w.Ranks)
+			if err != nil { // a path for several ranks, say, which the configuration cannot know
+				p.log.Warn("an engine's kv_events cannot be used", "worker", w.ID, "error", err)
+				s = &events.Sources{}
+			}
+			t.Sources = s
+		}
+		if p.follower.Follow(t) != nil {
+			return // closed
+		}
+	}
+	p.store.Know(known)
+	p.follower.Keep(kept)
+}
+
+// sweep frees the memory of claims that were dropped, in slices.
+func (p *prefixes) sweep(ctx context.Context) {
+	t := time.NewTimer(sweepRest)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		if p.store.Sweep(sweepBlocks) {
+			t.Reset(sweepPause)
+		} else {
+			t.Reset(sweepRest)
+		}
+	}
+}
+
+// close ends all subscriptions, and waits.
+func (p *prefixes) close() {
+	p.stop()
+	p.follower.Close() // first: reconcile may wait for a subscription to end
+	p.running.Wait()
+}
+
+// eventSources returns the blocks of workers that say where they publish, by their ids.
+func eventSources(c *config.Config) map[string]*events.Config {
+	if c.Discovery.Static == nil {
+		return nil
+	}
+	out := map[string]*events.Config{}
+	for i := range c.Discovery.Static.Workers {
+		w := &c.Discovery.Static.Workers[i]
+		if k := w.KVEvents; k != nil {
+			out[w.ID] = &events.Config{
+				Endpoint: k.Endpoint, Listen: k.Listen, Topic: k.Topic, ReplayEndpoint: k.ReplayEndpoint,
+				LoadEndpoint: k.LoadEndpoint, LoadTopic: k.LoadTopic, Ranks: k.Ranks,
+			}
+		}
+	}
+	return out
+}

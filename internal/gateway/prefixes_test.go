@@ -1,0 +1,211 @@
+package gateway
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/perigee-llm/perigee/internal/engine"
+	"github.com/perigee-llm/perigee/internal/engine/enginehttp"
+	"github.com/perigee-llm/perigee/internal/gateway/config"
+	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix"
+	"github.com/perigee-llm/perigee/internal/telemetry"
+)
+
+// prefixRig is simulated engines that publish, and what a gateway knows of them.
+type prefixRig struct {
+	t        *testing.T
+	engines  []*enginehttp.Server
+	registry *fleet.Registry
+	p        *prefixes
+	metrics  *telemetry.Metrics
+}
+
+const rigModel = enginehttp.DefaultModel
+
+func newPrefixRig(t *testing.T, flavors ...enginehttp.Flavor) *prefixRig {
+	t.Helper()
+	r := &prefixRig{t: t, registry: fleet.NewRegistry(fleet.BreakerConfig{}, 0), metrics: telemetry.New()}
+	cfg := &config.Config{Models: []config.Model{{ID: rigModel, Buckets: []config.Bucket{{Plain: &config.Group{
+		Policy: config.Policy{Name: config.CacheAware, CacheAware: &config.CacheAwareSettings{PrefixProvider: config.RadixTree}},
+	}}}}}}
+	client := &http.Client{Transport: &http.Transport{}}
+	r.p = startPrefixes(r.registry, func() *config.Config { return cfg }, client, r.metrics, slog.New(slog.DiscardHandler))
+	t.Cleanup(client.CloseIdleConnections)
+	t.Cleanup(r.p.close)
+	for i, f := range flavors {
+		e, err := enginehttp.Start(enginehttp.Options{
+			Flavor: f, Engine: engine.Config{BlockSize: 16, KVBlocks: 64, Timing: engine.Timing{Speed: 1000}}, KVEvents: &enginehttp.KVEvents{},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(e.Close)
+		r.engines = append(r.engines, e)
+		kind := fleet.VLLM
+		if f == enginehttp.SGLang {
+			kind = fleet.SGLang
+		}
+		r.registry.Put(fleet.Spec{ID: fmt.Sprint("e", i+1), URL: e.URL(), Kind: kind, Models: []string{rigModel}})
+	}
+	r.p.change()
+	return r
+}
+
+// run has an engine compute the tokens from to to, and two more.
+func (r *prefixRig) run(i, from, to int) {
+	r.t.Helper()
+	ids := make([]int, 0, to-from)
+	for ; from < to; from++ {
+		ids = append(ids, from)
+	}
+	prompt, _ := json.Marshal(ids)
+	resp, err := http.Post(r.engines[i].URL()+"/v1/completions", "application/json", bytes.NewReader(fmt.Appendf(nil, `{"prompt":%s,"max_tokens":1}`, prompt)))
+	if err != nil || resp.StatusCode != http.StatusOK {
+		r.t.Fatalf("engine %d: %v %v", i, resp, err)
+	}
+	_ = resp.Body.Close()
+}
+
+// look writes who holds how much of the tokens from to to.
+func (r *prefixRig) look(from, to int) string {
+	q := prefix.Query{Model: rigModel}
+	for ; from < to; from++ {
+		q.Tokens = append(q.Tokens, uint32(from))
+	}
+	var m prefix.Match
+	if err := r.p.source(rigModel, nil).Lookup(r.t.Context(), &q, &m); err != nil {
+		r.t.Fatal(err)
+	}
+	var out []string
+	for _, h := range m.Held {
+		out = append(out, fmt.Sprintf("e%d:%d", h.Engine, h.Depth[prefix.Device]))
+	}
+	for _, b := range m.Blind {
+		out = append(out, fmt.Sprintf("e%d blind", b))
+	}
+	return strings.Join(out, " ")
+}
+
+// want waits until a look-up says so: events travel over sockets.
+func (r *prefixRig) want(from, to int, want string) {
+	r.t.Helper()
+	r.until(fmt.Sprintf("look %d-%d: %s", from, to, want), func() string { return r.look(from, to) }, want)
+}
+
+func (r *prefixRig) until(what string, got func() string, want string) {
+	r.t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(20 * time.Second)
+	for got() != want {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			r.t.Fatalf("%s: after 20 s it is %q", what, got())
+		}
+	}
+}
+
+// TestPrefixesFollow holds that the indexes follow what engines of both families store, evict, forget and lose, and that an engine which
+// leaves is gone.
+func TestPrefixesFollow(t *testing.T) {
+	r := newPrefixRig(t, enginehttp.VLLM, enginehttp.SGLang)
+	r.want(0, 64, "") // both are known to hold nothing
+	r.run(0, 0, 64)
+	r.run(1, 0, 40)
+	r.want(0, 64, "e1:64 e2:32")
+	r.want(0, 40, "e1:32 e2:32")
+	r.want(1000, 1064, "")
+
+	// In a pool of 64 blocks a prompt of 62 evicts two of the four, which the engine takes from the end of their chain.
+	r.run(0, 5000, 5000+62*16)
+	r.want(5000, 5000+62*16, "e1:992")
+	r.want(0, 64, "e1:32 e2:32")
+
+	// Batches that get lost on their way are replayed.
+	if err := r.engines[1].SetFault(enginehttp.Fault{Kind: enginehttp.FaultLoseEvents, Count: 1}); err != nil {
+		t.Fatal(err)
+	}
+	r.run(1, 100, 164) // lost
+	r.run(1, 200, 264) // shows it
+	r.want(200, 264, "e2:64")
+	r.want(100, 164, "e2:64")
+
+	// What cannot be replayed is not believed any more; what comes then is.
+	if err := r.engines[1].SetFault(enginehttp.Fault{Kind: enginehttp.FaultLoseEvents, Count: 1, Forget: true}); err != nil {
+		t.Fatal(err)
+	}
+	r.run(1, 300, 364)
+	r.run(1, 400, 464)
+	r.want(400, 464, "e2:64 e2 blind")
+	r.want(300, 364, "e2 blind")
+
+	// A restart begins with nothing, and whole.
+	for i := range r.engines {
+		if err := r.engines[i].SetFault(enginehttp.Fault{Kind: enginehttp.FaultRestart}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.want(400, 464, "")
+	r.run(1, 400, 464)
+	r.want(400, 464, "e2:64")
+
+	r.registry.Remove("e2")
+	r.p.change()
+	r.want(400, 464, "")
+}
+
+// TestPrefixesAreShown holds what people and Prometheus see of it.
+func TestPrefixesAreShown(t *testing.T) {
+	r := newPrefixRig(t, enginehttp.VLLM)
+	r.registry.Put(fleet.Spec{ID: "mute", URL: "http://127.0.0.1:1", Kind: fleet.VLLM, Models: []string{rigModel}})
+	r.p.change()
+	r.run(0, 0, 64)
+	r.want(0, 64, "e1:64 e2 blind")
+	show := func() string {
+		w := httptest.NewRecorder()
+		r.p.serveStatus(w, httptest.NewRequest(http.MethodGet, "/debug/prefixes", nil))
+		var a struct{ Streams []prefixStatus }
+		if err := json.Unmarshal(w.Body.Bytes(), &a); err != nil {
+			t.Fatal(err)
+		}
+		var out []string
+		for _, s := range a.Streams {
+			out = append(out, fmt.Sprintf("%s %s %d blocks of %d, fault %v", s.Worker, s.State, s.Blocks, s.BlockSize, s.Fault != ""))
+		}
+		return strings.Join(out, "; ")
+	}
+	r.until("the status", show, "e1 exact 4 blocks of 16, fault false; mute blind 0 blocks of 0, fault true")
+
+	families, err := r.metrics.Registry().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			key := f.GetName()
+			for _, l := range m.Label {
+				key += " " + l.GetValue()
+			}
+			got[key] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		}
+	}
+	for key, want := range map[string]float64{
+		"perigee_kv_events_stream_state 0 exact e1": 1, "perigee_kv_events_stream_state 0 blind e1": 0,
+		"perigee_kv_events_stream_state 0 blind mute": 1, "perigee_kv_events_blocks_total 0 e1": 4,
+		"perigee_prefix_index_blocks 16 " + rigModel: 4,
+	} {
+		if v, there := got[key]; !there || v != want {
+			t.Errorf("%s is %v (there: %v), want %v", key, v, there, want)
+		}
+	}
+}
