@@ -1,15 +1,21 @@
 package core
 
-import "time"
+import (
+	"time"
+
+	"github.com/perigee-llm/perigee/internal/cache/state"
+)
 
 // Time is the time since the daemon started, by a clock that never goes back. It means nothing on another host.
 type Time = time.Duration
 
-// Hash is an engine's own hash of a block. The zero value is no block: the parent of a first one.
+// Hash is what a block is called in its namespace and group: the engine's own hash of 32 bytes, which has the request's part in it (LoRA, salt,
+// media). Whoever speaks for an engine whose hashes are shorter or leave that out makes 32 bytes of state.StateKey's encoding, by a
+// hash that nobody can make collide. The zero value is no block: the parent of a first one.
 type Hash = [32]byte
 
 // Namespace is the digest of all that makes pages exchangeable: model, format, layout, scope. It is opaque here.
-type Namespace [32]byte
+type Namespace = state.NamespaceID
 
 // Scope is a tenant: whose budget bytes are charged to. The zero value is everybody who has no tenant.
 type Scope uint32

@@ -1,8 +1,9 @@
+//go:build !race
+
 package dram
 
 import (
 	"container/heap"
-	"encoding/binary"
 	"fmt"
 	"math"
 	"os"
@@ -84,11 +85,6 @@ func traceOf(tb testing.TB) (reqs []trace.Request) {
 	return reqs
 }
 
-func blockHash(id uint64) (h Hash) {
-	binary.LittleEndian.PutUint64(h[:], id+1)
-	return h
-}
-
 // hitRate is the share of all blocks of the requests that are in a leading run of blocks in memory as their request comes; then
 // the request has all its blocks in memory, or as many as there is room for.
 func hitRate(reqs []trace.Request, capacity int, p Policy) float64 {
@@ -127,23 +123,6 @@ func parentOf(ids []uint64, i int) Hash {
 		return Hash{}
 	}
 	return blockHash(ids[i-1])
-}
-
-// bring puts a block into memory at the expense of others, or returns None if none may go.
-func (s *Store) bring(k Key, parent Hash, now Time) Page {
-	if _, _, free := s.Arena(0); free == 0 {
-		v, ok := s.Victim(0, 0, now)
-		if !ok {
-			return None
-		}
-		s.Doom(v)
-		s.Free(v, func(uint32, uint32) {})
-	}
-	p := s.Begin(Newcomer{Key: k, Parent: parent, Parts: 1})
-	slot, _ := s.Grant(p, 0, 0)
-	s.Seal(0, slot, 0)
-	s.Show(p, Retained, now)
-	return p
 }
 
 // belady is the hit rate of the offline optimum: the block goes whose next use is the furthest away, of a prompt the last one first.

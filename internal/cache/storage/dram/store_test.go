@@ -252,3 +252,25 @@ func TestAgeBuckets(t *testing.T) {
 		t.Errorf("the last bucket is %d of %d", last, ageBuckets)
 	}
 }
+
+func blockHash(id uint64) (h Hash) {
+	binary.LittleEndian.PutUint64(h[:], id+1)
+	return h
+}
+
+// bring puts a block into memory at the expense of others, or returns None if none may go.
+func (s *Store) bring(k Key, parent Hash, now Time) Page {
+	if _, _, free := s.Arena(0); free == 0 {
+		v, ok := s.Victim(0, 0, now)
+		if !ok {
+			return None
+		}
+		s.Doom(v)
+		s.Free(v, func(uint32, uint32) {})
+	}
+	p := s.Begin(Newcomer{Key: k, Parent: parent, Parts: 1})
+	slot, _ := s.Grant(p, 0, 0)
+	s.Seal(0, slot, 0)
+	s.Show(p, Retained, now)
+	return p
+}
