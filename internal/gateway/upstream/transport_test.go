@@ -400,7 +400,20 @@ func TestAgainstNetHTTP(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			text, err := io.ReadAll(resp.Body)
+			var text []byte
+			if stream { // as a relay reads: it waits without a buffer, over sockets that can
+				for p := make([]byte, 700); err == nil; {
+					resp.Body.(Waiter).Wait()
+					var n int
+					n, err = resp.Body.Read(p)
+					text = append(text, p[:n]...)
+				}
+				if errors.Is(err, io.EOF) {
+					err = nil
+				}
+			} else {
+				text, err = io.ReadAll(resp.Body)
+			}
 			resp.Body.Close()
 			if err != nil || len(text) != size || strings.Count(string(text), "b") != size-size/2 {
 				t.Errorf("size %d, stream %v: %d bytes, %v", size, stream, len(text), err)
@@ -409,6 +422,59 @@ func TestAgainstNetHTTP(t *testing.T) {
 	}
 	if tr.Idle() != 1 {
 		t.Errorf("%d idle connections; all requests came one after the other", tr.Idle())
+	}
+}
+
+// TestWaitingTakesNoBuffer: a connection has a read buffer neither while it waits for the rest of a stream nor while it is idle, and the end
+// of a chunk that was read does not keep one.
+func TestWaitingTakesNoBuffer(t *testing.T) {
+	next, waits := make(chan struct{}, 1), 0
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for range 2 {
+			_, _ = io.WriteString(w, "data: x\n\n")
+			_ = http.NewResponseController(w).Flush()
+			<-next
+		}
+	}))
+	defer srv.Close()
+	tr := New(Options{})
+	defer tr.Close()
+	req := post(t.Context())
+	req.URL, _ = url.Parse(srv.URL)
+	resp, err := tr.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := resp.Body.(*body)
+	in, p := b.c.in, make([]byte, 100)
+	for range 2 {
+		if n, err := b.Read(p); err != nil || string(p[:n]) != "data: x\n\n" {
+			t.Fatalf("%q, %v", p[:n], err)
+		}
+		in.try = func(fd uintptr) bool {
+			there := in.tryRead(fd)
+			if !there {
+				waits++
+				if in.br != nil {
+					t.Error("it waits with a buffer")
+				}
+				select {
+				case next <- struct{}{}: // now the engine may go on
+				default:
+				}
+			}
+			return there
+		}
+		b.Wait()
+	}
+	if waits < 2 {
+		t.Errorf("it waited %d times", waits)
+	}
+	if n, err := b.Read(p); n != 0 || !errors.Is(err, io.EOF) {
+		t.Errorf("%d bytes, %v at the end", n, err)
+	}
+	if in.br != nil || tr.Idle() != 1 {
+		t.Errorf("%d idle connections, one with a buffer: %v", tr.Idle(), in.br != nil)
 	}
 }
 
