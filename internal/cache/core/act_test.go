@@ -44,6 +44,7 @@ func (s *sim) publish(c *client) {
 	if s.r.IntN(20) == 0 {
 		e.Op = uint64(s.r.IntN(3))
 	}
+	e.Scope = s.tenant()
 	way := path(1 + s.r.IntN(nodes))
 	from := len(way) - 1
 	if !s.m.lru && s.r.IntN(2) == 0 {
@@ -60,6 +61,14 @@ func (s *sim) publish(c *client) {
 	s.m.spare = blockKey{c.ns, group, e.Blocks[0].Parent}
 	s.event(e)
 	s.m.spare = blockKey{}
+}
+
+// tenant is who a message is charged to.
+func (s *sim) tenant() Scope {
+	if !s.tenants {
+		return 0
+	}
+	return Scope(s.r.IntN(4))
 }
 
 // slotOf is a slot that the client speaks of: of its own, or one that it makes up.
@@ -136,6 +145,7 @@ func (s *sim) wantRefused(want bool, class Class) {
 func (s *sim) ask(c *client) {
 	c.op++
 	e := &Query{Session: c.id, Ticket: Ticket{c.op, 1}, Mode: Mode(s.r.IntN(4)), Consumers: 1, Priority: int32(s.r.IntN(2))}
+	e.Scope = s.tenant()
 	if s.r.IntN(2) == 0 {
 		e.Consumers = uint32(s.parts)
 	}
@@ -236,7 +246,7 @@ func (s *sim) wantHits(a Ready, run, below int) {
 		s.t.Errorf("missing, and the model has %d", below)
 	case a.Why == Found && hits != run && (!s.reads || hits > below):
 		s.t.Errorf("%d hits, and the model has %d and %d below", hits, run, below)
-	case a.Why == TooLarge && int64(below*100*s.parts) <= s.m.total:
+	case a.Why == TooLarge && !s.tenants && int64(below*100*s.parts) <= s.m.total:
 		s.t.Errorf("%d blocks are too large for %d bytes", below, s.m.total)
 	case a.Why == TimedOut || a.Why == Unreadable && !s.reads:
 		s.t.Errorf("at once: %s", whyNames[a.Why])
@@ -418,6 +428,22 @@ func (s *sim) checkUsage() {
 	leased := int64(0)
 	for _, l := range s.m.leases {
 		leased += int64(100 * s.parts * len(l.keys))
+	}
+	n := 0
+	for v := range s.c.Snapshot() {
+		b := s.m.visible[blockKey{v.Namespace, v.Group, v.Hash}]
+		if b == nil || !slices.Equal(b.slots, v.Slots) {
+			s.t.Errorf("the snapshot has %v", text(v))
+		}
+		n++
+	}
+	if n != len(s.m.visible) {
+		s.t.Errorf("the snapshot has %d blocks, and %d are visible", n, len(s.m.visible))
+	}
+	for id, i := range s.c.scopes {
+		if limit := s.c.scopeList[i].budget.Resident; limit > 0 && s.c.books.ScopeResident(i) > limit {
+			s.t.Errorf("tenant %d has %d bytes", id, s.c.books.ScopeResident(i))
+		}
 	}
 	if u := s.c.Usage(); u.Leased != leased || u.Blocks != len(s.m.visible) || u.Queries > s.m.total {
 		s.t.Errorf("%+v, and the model has %d leased and %d visible", u, leased, len(s.m.visible))

@@ -72,8 +72,8 @@ func (c *Core) take(q *query, n int64) {
 			continue
 		}
 		c.books.Hold(it.page)
-		if r := c.reads[it.page]; r != nil {
-			c.join(r, q, i)
+		if c.books.State(it.page) == dram.Filling {
+			c.join(c.reads[it.page], q, i)
 		} else if q.mode != Warm { // speculation only peeks
 			c.books.Touch(it.page, c.now)
 		}

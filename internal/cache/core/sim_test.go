@@ -63,6 +63,7 @@ type sim struct {
 	parts   int
 	arenas  uint32
 	reads   bool // blocks come from below, too
+	tenants bool // messages name tenants with budgets
 	log     []string
 	sum     *tally
 	answers []Action
@@ -87,7 +88,10 @@ func newSim(t *testing.T, seed uint64, sum *tally) *sim {
 	cfg := Config{Epoch: scriptEpoch, Budgets: Budgets{Total: int64(100 * (2 + s.r.IntN(20)))}}
 	cfg.Limits = Limits{Wait: 3 * time.Second, LeaseTTL: 5 * time.Second, Patience: 8 * time.Second, SessionQueries: 6, Publishes: 4}
 	s.m.total, s.m.patience, s.m.ttl = cfg.Budgets.Total, cfg.Limits.Patience, cfg.Limits.LeaseTTL
-	s.m.lru = !s.reads && s.r.IntN(2) == 0
+	if s.tenants = s.r.IntN(3) == 0; s.tenants {
+		cfg.Scopes = map[Scope]ScopeBudget{1: {Resident: 400, Query: 300}, 2: {Share: 300}, 3: {Resident: 300, Share: 200, Query: 600}}
+	}
+	s.m.lru = !s.reads && !s.tenants && s.r.IntN(2) == 0
 	var p dram.Policy = dram.LRU{}
 	if !s.m.lru {
 		p = dram.DefaultPolicy()
@@ -117,6 +121,11 @@ func (s *sim) step() {
 	case n < 30:
 		s.m.tick()
 		s.event(&Tick{})
+		for _, q := range s.c.open {
+			if q.lease == (LeaseID{}) && q.deadline <= s.m.now {
+				s.t.Errorf("%v waits after its time", q.ticket)
+			}
+		}
 	case n < 32 && s.r.IntN(4) == 0:
 		s.flush()
 	case n < 33:
@@ -277,8 +286,24 @@ func (s *sim) readDone(id ReadID) {
 	s.event(e)
 }
 
-// rest ends everything, and wants all bytes back.
+// rest ends everything, and wants all bytes back. First only what is held ends: then whoever waits must have had his turn.
 func (s *sim) rest() {
+	for len(s.m.leases)+len(s.m.reads) > 0 {
+		for _, id := range slices.Sorted(maps.Keys(s.m.reads)) {
+			s.readDone(id)
+		}
+		for _, c := range s.clients {
+			if !c.lost {
+				s.letGo(c)
+			}
+		}
+		for len(s.m.leases) > 0 && s.some(func(c *client) bool { return c.lost }) != nil {
+			s.fence(s.some(func(c *client) bool { return c.lost }))
+		}
+	}
+	for _, q := range s.c.waiting {
+		s.t.Errorf("%v of %v waits, and nothing is held", q.ticket, q.sess.id)
+	}
 	for len(s.clients) > 0 {
 		s.fence(s.clients[0])
 	}
@@ -291,6 +316,24 @@ func (s *sim) rest() {
 	}
 	if u.Blocks != len(s.m.visible) || u.Free != u.Pool-int64(100*s.parts*u.Blocks) {
 		s.t.Errorf("at rest: %+v, and %d blocks are visible", u, len(s.m.visible))
+	}
+}
+
+// letGo ends all leases of a client.
+func (s *sim) letGo(c *client) {
+	for _, id := range slices.Clone(c.leases) {
+		l := s.known(c, id)
+		if l == nil {
+			continue
+		}
+		l.closed = true
+		s.event(&Release{c.id, id})
+		for n := range l.consumers {
+			if l.started[n] && !l.done[n] {
+				l.done[n], l.failed = true, true
+				s.event(&Copied{c.id, id, n, Failed, 0})
+			}
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"iter"
 	"slices"
 
 	"github.com/perigee-llm/perigee/internal/cache/storage/dram"
@@ -75,6 +76,26 @@ func (c *Core) Usage() Usage {
 		}
 	}
 	return u
+}
+
+// Snapshot yields every visible block, as Visible announced it but for the identity; Parent is zero where the parent is not in memory.
+// It is for whoever begins to follow the announcements: between two steps, it is what they add up to. Slots belong to the caller.
+func (c *Core) Snapshot() iter.Seq[Visible] {
+	return func(yield func(Visible) bool) {
+		for p := range c.books.Pages() {
+			if c.books.State(p) != dram.Visible {
+				continue
+			}
+			k := c.books.Key(p)
+			v := Visible{
+				Namespace: c.spaceList[k.Space].name, Group: k.Group, Hash: k.Hash, Parent: c.books.Parent(p), Chain: c.books.Chain(p),
+				Scope: c.scopeList[c.books.ScopeOf(p)].id, Slots: c.slotsOf(nil, p),
+			}
+			if !yield(v) {
+				return
+			}
+		}
+	}
 }
 
 // Check returns what is wrong with the books, or "". It is for tests.

@@ -96,6 +96,14 @@ func (s *Store) Key(p Page) Key { return s.key(p) }
 // Chain is the block's chain key, as it was when the block began.
 func (s *Store) Chain(p Page) chain.Key { return s.pages[p].chain }
 
+// Parent is the hash of the block that it continues, zero if that is not in memory.
+func (s *Store) Parent(p Page) Hash {
+	if q := s.parentOf(p); q != None {
+		return s.pages[q].hash
+	}
+	return Hash{}
+}
+
 // State is what the block is.
 func (s *Store) State(p Page) State { return s.pages[p].state }
 
