@@ -49,11 +49,14 @@ type Try struct {
 	Floored    bool        `json:"breakers_did_not_count,omitempty"` // of engines that are up: too few would have been left
 	Considered []Candidate `json:"considered,omitempty"`
 	Omitted    int         `json:"omitted,omitempty"` // candidates that it looked at too, not listed
-	Picked     string      `json:"picked,omitempty"`
-	Reason     string      `json:"reason,omitempty"`
-	Error      string      `json:"error,omitempty"`
-	Detail     string      `json:"detail,omitempty"`
-	Rejections []Rejection `json:"rejections,omitempty"`
+	// Source is the prefix source that the policy asked, SourceError why it did not answer.
+	Source      string      `json:"prefix_source,omitempty"`
+	SourceError string      `json:"prefix_source_error,omitempty"`
+	Picked      string      `json:"picked,omitempty"`
+	Reason      string      `json:"reason,omitempty"`
+	Error       string      `json:"error,omitempty"`
+	Detail      string      `json:"detail,omitempty"`
+	Rejections  []Rejection `json:"rejections,omitempty"`
 	// MoreRejections counts those that are not listed.
 	MoreRejections int `json:"more_rejections,omitempty"`
 }
@@ -64,6 +67,11 @@ type Candidate struct {
 	InFlight int64      `json:"in_flight"`
 	Score    load.Count `json:"score"`
 	Report   *Report    `json:"report"` // null: none that was fresh and complete
+	// Matched tokens of the prompt are held by the engine, Uncached are left to compute; absent where the policy does not look at prefixes
+	// or they are not known. Blind: the source cannot say what the engine holds.
+	Matched  load.Count `json:"matched_tokens,omitzero"`
+	Uncached load.Count `json:"uncached_tokens,omitzero"`
+	Blind    bool       `json:"blind,omitempty"`
 }
 
 // Report is an engine's own report at the time of the pick.
@@ -116,6 +124,10 @@ func renderTry(t bucket.Try, at time.Time) Try {
 		Bucket: t.Bucket, Stage: t.Stage.String(), Policy: t.Policy, Live: t.Candidates,
 		Omitted: t.Looked.Omitted, Reason: string(t.Pick.Reason), Floored: t.Pick.Floored,
 	}
+	out.Source = t.Looked.Source
+	if t.Looked.SourceErr != nil {
+		out.SourceError = t.Looked.SourceErr.Error()
+	}
 	if t.Pick.Engine != nil {
 		out.Picked = t.Pick.Engine.ID
 	}
@@ -138,7 +150,10 @@ func renderTry(t bucket.Try, at time.Time) Try {
 }
 
 func renderCandidate(c policy.Considered, at time.Time) Candidate {
-	return Candidate{Engine: c.Engine.ID, InFlight: c.InFlight, Score: c.Score, Report: ReportAt(c.Report, at)}
+	return Candidate{
+		Engine: c.Engine.ID, InFlight: c.InFlight, Score: c.Score, Report: ReportAt(c.Report, at),
+		Matched: c.Matched, Uncached: c.Uncached, Blind: c.Blind,
+	}
 }
 
 // ReportAt renders an engine's report with its age at a time; nil stays nil.

@@ -50,6 +50,12 @@ func (a *Attempt) text(b *strings.Builder, n int) {
 
 func (t *Try) text(b *strings.Builder) {
 	fmt.Fprintf(b, "    bucket %s, %s group, %s over %s\n", t.Bucket, t.Stage, t.Policy, plural(t.Live, "live engine"))
+	switch {
+	case t.SourceError != "":
+		fmt.Fprintf(b, "      prefixes by %s: %s\n", t.Source, t.SourceError)
+	case t.Source != "":
+		fmt.Fprintf(b, "      prefixes by %s\n", t.Source)
+	}
 	for i := range t.Considered {
 		t.Considered[i].text(b, t.Considered[i].Engine == t.Picked)
 	}
@@ -83,6 +89,15 @@ func (c *Candidate) text(b *strings.Builder, picked bool) {
 	fmt.Fprintf(b, "     %s%s: in flight %s", mark, c.Engine, Grouped(c.InFlight))
 	if c.Score.IsKnown() {
 		b.WriteString(", score " + count(c.Score))
+	}
+	switch {
+	case c.Blind:
+		b.WriteString(", what it holds of the prompt unknown")
+	case c.Matched.IsKnown():
+		b.WriteString(", holds " + tokens(c.Matched))
+	}
+	if c.Uncached.IsKnown() {
+		b.WriteString(", " + tokens(c.Uncached) + " to compute")
 	}
 	p := c.Report
 	if p == nil {

@@ -318,7 +318,8 @@ func (k *cachePick) pin() *holder {
 	scale := scaleOf(gated)
 	var best *holder
 	for i := range gated {
-		if h := &gated[i]; k.admits(h) && (best == nil || scale.compare(&h.observed, &best.observed) < 0) {
+		h := &gated[i]
+		if k.admits(h) && (best == nil || scale.compareWithID(&h.observed, &best.observed) < 0) {
 			best = h
 		}
 	}

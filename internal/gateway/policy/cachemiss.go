@@ -1,6 +1,10 @@
 package policy
 
-import "github.com/perigee-llm/perigee/internal/gateway/load"
+import (
+	"strings"
+
+	"github.com/perigee-llm/perigee/internal/gateway/load"
+)
 
 // miss picks by load.
 func (k *cachePick) miss() (Pick, error) {
@@ -100,16 +104,15 @@ func (s scale) compareHits(a, b *holder) int {
 	case a.uncached > b.uncached:
 		return 1
 	}
-	if c := s.compare(&a.observed, &b.observed); c != 0 {
+	return s.compareWithID(&a.observed, &b.observed)
+}
+
+// compareWithID orders by prefill pressure, id.
+func (s scale) compareWithID(a, b *observed) int {
+	if c := s.compare(a, b); c != 0 {
 		return c
 	}
-	switch {
-	case a.engine.ID < b.engine.ID:
-		return -1
-	case a.engine.ID > b.engine.ID:
-		return 1
-	}
-	return 0
+	return strings.Compare(a.engine.ID, b.engine.ID)
 }
 
 func compareIf(use bool, a, b load.Count) int {

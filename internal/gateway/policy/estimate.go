@@ -128,7 +128,7 @@ func (e *estimate) considered() Considered {
 		c.Matched = load.Known(e.matched)
 	}
 	if us := e.cost * 1e6; us < math.MaxInt64/2 {
-		c.Score = load.Known(int64(us))
+		c.Score = load.Known(int64(math.Round(us)))
 	}
 	return c
 }

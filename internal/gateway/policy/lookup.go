@@ -8,7 +8,7 @@ import (
 )
 
 // noMatch is the match where nobody was asked or nobody knows. It is never written to.
-var noMatch prefix.Match
+var noMatch = prefix.Match{}
 
 // lookup asks the source who holds the request's prefix, unless this request has asked it before. known is false where the source could
 // not be asked or did not know; then the policy goes on without prefixes, which is not the same as a miss. The error ends the

@@ -10,13 +10,14 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet/fleettest"
 	"github.com/perigee-llm/perigee/internal/gateway/policy"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 	"github.com/perigee-llm/perigee/internal/script"
 )
 
 // TestScripts runs testdata/*.txt over a fleettest.World.
 func TestScripts(t *testing.T) {
 	script.Run(t, "testdata/*.txt", func(*testing.T) script.Interpreter {
-		w := &world{World: fleettest.New()}
+		w := &world{World: fleettest.New(), source: &source{held: map[uint32]prefix.Depth{}, blind: map[uint32]bool{}}, costs: &prefix.Costs{}}
 		return w.do
 	})
 }
@@ -24,31 +25,44 @@ func TestScripts(t *testing.T) {
 type world struct {
 	*fleettest.World
 	policy policy.Policy
+	source *source
+	costs  *prefix.Costs
 }
 
 // do runs one command, of fleettest.World or of these:
 //
 //	policy NAME seed= running= waiting= kv= pending= inflight=     begin anew, with these limits
-//	pick keys=FROM,TO stage= exclude= room=                        pick for each key in turn
+//	policy cache_aware | cost …                                    likewise; see cacheAware for its settings
+//	holds ID… device= host= disk= external=                        what the source says they hold, cumulated where a tier is not given
+//	blind ID… | seeing ID…
+//	source ok | unavailable | refuses
+//	restores ID… tier= fixed= token= samples= error= at=           microseconds
+//	pick keys=FROM,TO stage= exclude= room= input= tokens=no       pick for each key in turn
 //
-// A pick prints its engine, the reason, and what the policy looked at in order, each as ID[figure]: the figure is the score
-// where there is one, and ? stands where the engine has no report. room bounds what the trace keeps.
+// A pick prints its engine, the reason, and what the policy looked at in order, each as ID[figure]{matched+uncached}: the
+// figure is the score where there is one, and ? stands where the engine has no report. room bounds what the trace keeps.
 func (w *world) do(c *script.Command) bool {
 	switch c.Name {
 	case "policy":
-		w.policy = newPolicy(c, c.Word(), uint64(c.Int("seed", 1)), limits(c))
+		w.policy = w.newPolicy(c, c.Word(), uint64(c.Int("seed", 1)), limits(c))
 		if w.policy == nil {
 			c.Fatalf("no such policy")
 		}
 	case "pick":
 		w.pick(c)
 	default:
-		return w.Do(c)
+		return w.prefixes(c) || w.Do(c)
 	}
 	return true
 }
 
-func newPolicy(c *script.Command, name string, seed uint64, l policy.Limits) policy.Policy {
+func (w *world) newPolicy(c *script.Command, name string, seed uint64, l policy.Limits) policy.Policy {
+	switch name {
+	case "cache_aware":
+		return policy.NewCacheAware(seed, l, w.source, cacheAware(c))
+	case "cost":
+		return policy.NewCost(seed, l, policy.CostConfig{Source: w.source, Costs: w.costs, PrefillRate: float64(c.Int("rate", 0))})
+	}
 	for _, p := range []policy.Policy{
 		policy.NewRoundRobin(l), policy.NewRandom(seed, l), policy.NewPowerOfTwo(seed, l), policy.NewLeastLoad(l),
 	} {
@@ -80,14 +94,14 @@ func (w *world) pick(c *script.Command) {
 		keys = []string{"1"}
 	}
 	first, last := c.ParseInt(keys[0]), c.ParseInt(keys[len(keys)-1])
-	room := int(c.Int("room", 8))
+	room, input, tokens := int(c.Int("room", 8)), c.Int("input", 100), c.Arg("tokens", "yes") == "yes"
 	for key := first; key <= last; key++ {
 		v := w.Reg.View()
 		var s fleet.Set
 		s.Fill(v.Mask(func(x *fleet.Worker) bool { return x.Stage == stage && x.Serves("m") }), w.Now, exclude)
 		trace := policy.Trace{Considered: make([]policy.Considered, 0, room)}
 		p, err := w.policy.Pick(context.Background(), &s, &policy.Request{
-			Model: "m", Bucket: "b", Stage: stage, Key: uint64(key), Now: w.Now, InputTokens: 100, Trace: &trace,
+			Model: "m", Bucket: "b", Stage: stage, Key: uint64(key), Now: w.Now, InputTokens: input, Prefix: newMemo(tokens), Trace: &trace,
 		})
 		c.Print(fmt.Sprintf("%d: %s (%s)", key, answer(p, err), considered(&trace)))
 	}
@@ -116,7 +130,16 @@ func considered(t *policy.Trace) string {
 		if c.Score.IsKnown() {
 			s += "[" + c.Score.String() + "]"
 		}
+		switch {
+		case c.Blind:
+			s += "{blind}"
+		case c.Matched.IsKnown():
+			s += "{" + c.Matched.String() + "+" + c.Uncached.String() + "}"
+		}
 		parts = append(parts, s)
+	}
+	if t.SourceErr != nil {
+		parts = append(parts, t.SourceErr.Error())
 	}
 	if t.Omitted > 0 {
 		parts = append(parts, fmt.Sprintf("and %d", t.Omitted))
