@@ -10,8 +10,12 @@ import (
 
 // dial makes an engine's publisher dial a place, as one does whose endpoint has no wildcard.
 func (e *engine) dial(endpoint string) {
-	e.t.Helper()
 	_ = e.pub.Close()
+	e.connect(endpoint)
+}
+
+func (e *engine) connect(endpoint string) {
+	e.t.Helper()
 	p, err := zmtp.NewPublisher(zmtp.PublisherOptions{Options: zmtp.Options{DialContext: e.net.DialContext}})
 	if err == nil {
 		err = p.Connect(endpoint)
@@ -59,6 +63,20 @@ func TestListen(t *testing.T) {
 		a.store(21)
 		w.want("1/0", "exact 1,11,21")
 
+		// It dials again before anybody has noticed that the old connection is dead.
+		old := a.pub
+		a.pub = nil
+		a.connect("tcp://here:1")
+		pass(time.Second)
+		a.store(22)
+		w.want("1/0", "exact 1,11,21,22")
+		if s := w.f.Status()[0]; s.Events.Breaks != 2 || s.Events.Connects != 3 || s.Stream.Restarts != 0 {
+			t.Errorf("%+v", s)
+		}
+		_ = old.Close()
+		pass(time.Second)
+		w.want("1/0", "exact 1,11,21,22")
+
 		// The place stays while somebody is there.
 		w.f.Unfollow(1)
 		b.store(-2)
@@ -67,7 +85,7 @@ func TestListen(t *testing.T) {
 		w.follow(w.target(4, prefixes, at(a, "here:1", "kv@a")))
 		pass(3 * time.Second)
 		a.store(31)
-		w.want("4/0", "exact 1,11,21,31")
+		w.want("4/0", "exact 1,11,21,22,31")
 		for _, e := range []*engine{a, b, c} {
 			e.stop()
 		}
