@@ -33,6 +33,7 @@ func (c *Core) find(s *session, group uint32, h Hash) item {
 // look works out what q would take, into c.items and q.ends, and how many bytes that is.
 func (c *Core) look(q *query) (bytes int64, why Why) {
 	c.items, q.ends = c.items[:0], q.ends[:0]
+	most := c.most(q.acct)
 	for _, w := range q.want {
 		for _, h := range w.Hashes {
 			it := c.find(q.sess, w.Group, h)
@@ -42,13 +43,11 @@ func (c *Core) look(q *query) (bytes int64, why Why) {
 				}
 				break
 			}
-			if it.below {
-				g := q.sess.layout[w.Group]
-				_, size, _ := c.books.Arena(q.sess.arenas[g.Arena].at)
-				bytes += int64(len(g.PartBytes)) * int64(size)
-			} else {
-				bytes += c.books.Bytes(it.page)
+			n := c.bytesOf(q.sess, w.Group, it)
+			if q.mode != Exact && len(c.items) > 0 && bytes+n > most {
+				break // a run may be cut to what its budgets can ever hold
 			}
+			bytes += n
 			c.items = append(c.items, it)
 		}
 		q.ends = append(q.ends, len(c.items))
@@ -57,6 +56,16 @@ func (c *Core) look(q *query) (bytes int64, why Why) {
 		return 0, Missing
 	}
 	return bytes, Found
+}
+
+// bytesOf is what an item takes of the pool, or will.
+func (c *Core) bytesOf(s *session, group uint32, it item) int64 {
+	if !it.below {
+		return c.books.Bytes(it.page)
+	}
+	g := &s.layout[group]
+	_, size, _ := c.books.Arena(s.arenas[g.Arena].at)
+	return int64(len(g.PartBytes)) * int64(size)
 }
 
 // take holds what look has found, and begins to read what is not in memory.
@@ -190,7 +199,7 @@ func (c *Core) admitWaiting() {
 		switch {
 		case why != Found:
 			c.nothing(q, why)
-		case c.never(q.acct, n):
+		case n > c.most(q.acct):
 			c.nothing(q, TooLarge)
 		case total:
 			q.byTotal = true

@@ -13,10 +13,14 @@ type account struct {
 	spec  bool
 }
 
-// never says that so many bytes would be refused even if nothing else was held.
-func (c *Core) never(a account, n int64) bool {
+// most is how many bytes could be held if nothing else was.
+func (c *Core) most(a account) int64 {
 	total, own, scope, spec, ownSpec := c.caps(a)
-	return n > total || n > own || n > scope || a.spec && (n > spec || n > ownSpec)
+	n := min(total, own, scope)
+	if a.spec {
+		n = min(n, spec, ownSpec)
+	}
+	return n
 }
 
 // full tells what has no room for so many bytes now: everything, or only this owner.

@@ -92,7 +92,7 @@ type Mode uint8
 
 // The modes.
 const (
-	// Prefix wants the leading run of the first (and only) group, and a lease on it.
+	// Prefix wants the leading run of the first (and only) group, as far as its budgets can ever hold it, and a lease on it.
 	Prefix Mode = iota
 	// Exact wants every block of every group, and a lease on all of them, or nothing.
 	Exact

@@ -121,7 +121,7 @@ func (c *Core) admit(q *query) {
 	switch {
 	case why != Found:
 		c.nothing(q, why)
-	case c.never(q.acct, n):
+	case n > c.most(q.acct):
 		// Busy, for a speculative one, would have it asked again for ever.
 		c.nothing(q, TooLarge)
 	case len(c.open) >= c.lim.Queries || len(q.sess.queries) >= c.lim.SessionQueries, must && q.mode == Warm:
