@@ -77,7 +77,7 @@ type fields struct {
 	nested             bool // there was a map of further fields
 	parent             prefix.Hash
 	hasParent          bool
-	tokens, blockSize  int
+	blockSize          int
 	medium, locality   []byte
 	loraID, lora, salt []byte
 	loraNo             uint64
