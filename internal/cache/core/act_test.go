@@ -52,7 +52,7 @@ func (s *sim) publish(c *client) {
 	}
 	group := uint32(s.r.IntN(2))
 	for i := from; i < len(way); i++ {
-		b := Block{Group: group, Hash: way[i], Chain: chainOf(nameOf(way[i]))}
+		b := Block{Group: group, Hash: way[i], Chain: chainOf(nameOf(way[i])), Identity: []byte(nameOf(way[i]))}
 		if i > 0 {
 			b.Parent = way[i-1]
 		}

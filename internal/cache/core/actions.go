@@ -73,7 +73,7 @@ type Why uint8
 const (
 	Found      Why = iota
 	Missing        // a verified miss, or an Exact demand of which something is missing
-	TooLarge       // it would never fit its budget
+	TooLarge       // it would never fit its budgets: an Exact demand, or a run's first block
 	TimedOut       // the waiting budget is over
 	Unreadable     // all was found, and then could not be read or given room
 )

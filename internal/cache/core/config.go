@@ -44,6 +44,9 @@ type Limits struct {
 	Publishes int
 	// Blocks in one message. 8,192: a million tokens in blocks of 128, 256 KiB of hashes.
 	Blocks int
+	// Identity is how many bytes of identity records a session's unfinished blocks may have. 16 MiB: those of 4,000 blocks of 1,024
+	// tokens, and a session that has so many open at once is given no room for more until some are sealed.
+	Identity int
 	// Sessions, alive or quarantined. 256: a host has fewer than ten; the rest is for crash loops.
 	Sessions int
 	// Wait is the longest waiting budget. 60 s: no engine lets a request wait longer for a cache.
@@ -66,6 +69,7 @@ func (l Limits) withDefaults() Limits {
 	def(&l.Queries, 1024)
 	def(&l.Publishes, 256)
 	def(&l.Blocks, 8192)
+	def(&l.Identity, 16<<20)
 	def(&l.Sessions, 256)
 	for _, d := range []struct {
 		p *time.Duration

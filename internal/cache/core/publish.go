@@ -95,8 +95,7 @@ func (c *Core) mayPublish(s *session, e *Publish) (scope int, class Class) {
 	return c.charged(s, e.Scope)
 }
 
-// maxIdentity is in bytes: the tokens of the largest blocks in use (1,024 of 4 bytes) and as much of extra keys. Records are held
-// until the block is complete, so they are bounded by the slots.
+// maxIdentity is in bytes: the tokens of the largest blocks in use (1,024 of 4 bytes) and as much of extra keys.
 const maxIdentity = 8192
 
 // charged returns whose budget a message is charged to.
@@ -131,9 +130,10 @@ func (c *Core) publishBlock(s *session, pub *publish, e *Publish, i, sc int) Gra
 		Key: dram.Key{Space: s.space, Group: b.Group, Hash: b.Hash}, Parent: b.Parent, Chain: b.Chain,
 		Arena: s.arenas[g.Arena].at, Scope: sc, Parts: len(g.PartBytes),
 	}
-	if !c.room(n) {
+	if s.identity+len(b.Identity) > c.lim.Identity || !c.room(n) {
 		return GrantedBlock{Disposition: NoRoom}
 	}
+	s.identity += len(b.Identity)
 	p = c.books.Begin(n)
 	f := c.spareFill
 	if f == nil {
@@ -195,11 +195,16 @@ func (c *Core) sealed(e *Sealed) {
 	g.pub.sealed++
 	c.freeGrant(at)
 	if f.sealed == 1<<c.books.Parts(g.page)-1 {
-		delete(c.fills, g.page)
+		c.endFill(g.page, f)
 		c.show(g.page, dram.Retained, f.parent, f.identity)
 		c.spareFill = f
 	}
 	c.settlePublish(g.sess, g.pub)
+}
+
+func (c *Core) endFill(p dram.Page, f *fill) {
+	delete(c.fills, p)
+	f.sess.identity -= len(f.identity)
 }
 
 // show makes a block visible and says so.
@@ -243,10 +248,11 @@ func (c *Core) abandoned(e *Abandoned) {
 
 // giveUp takes a block that is being published out of sight. Slots of it that are granted stay so until their owner's word.
 func (c *Core) giveUp(p dram.Page) {
-	if c.fills[p] == nil {
+	f := c.fills[p]
+	if f == nil {
 		return
 	}
-	delete(c.fills, p)
+	c.endFill(p, f)
 	c.stats.Collected++
 	c.books.Doom(p)
 	c.free(p)

@@ -22,7 +22,7 @@ type coreScript struct {
 
 // do runs one command; a session is a number, or number@epoch:
 //
-//	new total=N instance=N spec=N queries=N wait=D ttl=D patience=D resident=SCOPE:N,… share=SCOPE:N,… query=SCOPE:N,…
+//	new total=N instance=N spec=N queries=N publishes=N sessions=N identity=N wait=D ttl=D patience=D resident=SCOPE:N,… share=SCOPE:N,… query=SCOPE:N,…
 //	at D                                   time passes, without a tick
 //	register S inst=NAME ns=NAME scope=N query=N arenas=ID:SLOTS:BYTES,… layout=ARENA:BYTES+BYTES,…
 //	lost S · fenced S
@@ -66,7 +66,7 @@ func (s *coreScript) create(c *script.Command) {
 		Budgets: Budgets{c.Int("total", 0), c.Int("instance", 0), c.Int("spec", 0)},
 		Limits: Limits{
 			SessionQueries: int(c.Int("queries", 0)), Wait: c.Duration("wait", 0), LeaseTTL: c.Duration("ttl", 0),
-			Patience: c.Duration("patience", 0), Publishes: int(c.Int("publishes", 0)), Sessions: int(c.Int("sessions", 0)),
+			Patience: c.Duration("patience", 0), Publishes: int(c.Int("publishes", 0)), Sessions: int(c.Int("sessions", 0)), Identity: int(c.Int("identity", 0)),
 		},
 		Scopes: map[Scope]ScopeBudget{},
 	}

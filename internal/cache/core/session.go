@@ -21,6 +21,8 @@ type session struct {
 	publishes           []*publish // few: a list is faster than a map
 	spare               *publish   // a record to use again
 
+	identity int // bytes of the identity records of unfinished blocks
+
 	budget int64 // bytes that its queries may hold
 	used   usage
 }

@@ -148,6 +148,17 @@ func (c *Core) checkSums(holds map[dram.Page]int, sess map[*session]int64, scope
 			return "a session's bytes do not add up"
 		}
 	}
+	for id, s := range c.sessions {
+		n := 0
+		for _, f := range c.fills {
+			if f.sess == s {
+				n += len(f.identity)
+			}
+		}
+		if n != s.identity || id != s.id {
+			return "a session's identity records do not add up"
+		}
+	}
 	for p, f := range c.fills {
 		if c.books.State(p) != dram.Filling || f.sealed&^f.granted != 0 {
 			return "a block is being published that is not filling"

@@ -116,9 +116,9 @@ func (s *Store) link(p Page, parent Hash) {
 	s.settle(q)
 }
 
-// maxClimb bounds the search for a circle in Adopt: four times the longest chains in use (a million tokens in blocks of 1,024). A block that lies
-// deeper stays an orphan, which costs a little of the order's quality.
-const maxClimb = 4096
+// maxClimb bounds the search for a circle in Adopt, and so what a message that lies about parents can cost. A block that lies deeper than that
+// below its first ancestor stays an orphan, which costs a little of the order's quality.
+const maxClimb = 1024
 
 // Adopt makes a block whose parent was not there as it began a child of its parent, if that is there now.
 func (s *Store) Adopt(p Page, parent Hash) {
