@@ -43,8 +43,9 @@ type Held struct {
 type Match struct {
 	// Held is sorted by engine, then rank; who holds nothing is not in it.
 	Held []Held
-	// Blind are the engines of which the source cannot say what they hold, sorted: their events were lost, or none has come yet.
-	// An engine that is neither here nor in Held holds nothing.
+	// Blind are the engines of which the source cannot say all that they hold, sorted: events of theirs were lost, or none has come yet.
+	// One that is in Held too holds that for certain, and maybe more: what it has stored since, say, or what its other ranks
+	// have. An engine that is neither here nor in Held holds nothing.
 	Blind []uint32
 }
 
@@ -64,7 +65,8 @@ func (m *Match) Ranks(engine uint32) []Held {
 	return m.Held[i:j]
 }
 
-// Of returns the best that a rank of the engine holds, tier by tier; zero if it holds nothing or is blind.
+// Of returns the best that a rank of the engine holds, tier by tier; zero if it is known to hold nothing, or
+// is blind and nothing is known of it.
 func (m *Match) Of(engine uint32) (d Depth) {
 	for _, h := range m.Ranks(engine) {
 		d = d.Deeper(h.Depth)
@@ -72,7 +74,7 @@ func (m *Match) Of(engine uint32) (d Depth) {
 	return d
 }
 
-// IsBlind tells whether the source cannot say what the engine holds.
+// IsBlind tells whether the engine may hold more than the match says.
 func (m *Match) IsBlind(engine uint32) bool {
 	_, there := slices.BinarySearch(m.Blind, engine)
 	return there
