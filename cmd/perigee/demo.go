@@ -23,7 +23,7 @@ type demoCmd struct {
 	From     float64 `default:"0" help:"Where in the trace to begin, in its seconds."`
 	Requests int     `help:"How many requests to replay, from there. 0: as --seconds says."`
 	Seconds  float64 `help:"How much of the trace to replay, in its seconds. 0, and no --requests: 240."`
-	Policy   string  `default:"load_based" help:"The policy that is compared with round_robin: power_of_two, load_based, random or round_robin."`
+	Policy   string  `default:"cost" help:"The policy that is compared with round_robin: cost, cache_aware, power_of_two, load_based, random or round_robin."`
 	Seed     uint64  `default:"1" help:"Fixes the random choices."`
 	JSON     bool    `name:"json" help:"Print one JSON object instead of a table."`
 	Keep     bool    `help:"Leave engines and gateway running at the end, until SIGINT."`

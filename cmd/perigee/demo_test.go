@@ -59,7 +59,7 @@ func TestDemoWrongUsage(t *testing.T) {
 		{"--speed 0", "speed: 0 is out of range"},
 		{"--speed=-3", "speed: -3 is out of range"},
 		{"--requests=-1", "requests, seconds"},
-		{"--policy cache_aware", `policy: "cache_aware" is not one of`},
+		{"--policy sticky", `policy: "sticky" is not one of`},
 		{"--from 100000", "the trace has no request in this slice"},
 		{"--nonsense", "unknown flag --nonsense"},
 		{"--engines many", "many"},
@@ -103,7 +103,7 @@ func TestDemoKeeps(t *testing.T) {
 		code <- run(ctx, strings.Fields("demo --engines 2 --requests 5 --speed 100 --keep"), out, errs)
 	}()
 	admin := errs.find(t, `perigee explain --url (http://\S+) --request`)
-	if table := out.String(); !strings.Contains(table, "load_based   ratio") || !strings.Contains(errs.String(), "5 of 5 requests") {
+	if table := out.String(); !strings.Contains(table, "cost   ratio") || !strings.Contains(errs.String(), "5 of 5 requests") {
 		t.Errorf("table %s\nprogress %s", table, errs.String())
 	}
 	var text, none bytes.Buffer
@@ -116,6 +116,10 @@ func TestDemoKeeps(t *testing.T) {
 	text.Reset()
 	if got := run(t.Context(), []string{"explain", "--url", admin, "--limit", "2"}, &text, &none); got != exitDone || strings.Count(text.String(), "request demo-") != 2 {
 		t.Errorf("explain --limit 2: exit code %d, %s", got, text.String())
+	}
+	text.Reset()
+	if got := run(t.Context(), []string{"explain", "--url", admin, "--prefixes"}, &text, &none); got != exitDone || strings.Count(text.String(), " rank 0: exact for ") != 2 {
+		t.Errorf("explain --prefixes: exit code %d, %s", got, text.String())
 	}
 	if got := run(t.Context(), []string{"explain", "--url", admin, "--request", "nobody"}, &text, &none); got != exitRun || !strings.Contains(none.String(), `no request "nobody"`) {
 		t.Errorf("explain of an unknown request: exit code %d, %s", got, none.String())

@@ -17,18 +17,20 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/perigee-llm/perigee/internal/gateway"
 	"github.com/perigee-llm/perigee/internal/gateway/config"
 	"github.com/perigee-llm/perigee/internal/gateway/explain"
 )
 
 // explainCmd asks a running gateway why requests went where they went.
 type explainCmd struct {
-	URL     string `name:"url" default:"http://127.0.0.1:30001" help:"The gateway's admin listener."`
-	Request string `placeholder:"ID" help:"The request to explain, by its x-request-id. Without it: the newest."`
-	KeyFile string `name:"api-key-file" placeholder:"FILE" help:"A file with the API key that the admin listener asks for, in one line."`
-	CAFile  string `name:"ca-file" placeholder:"FILE" help:"The authorities that an https URL is trusted by (PEM); without it: the system's."`
-	Limit   int    `default:"5" help:"How many requests, the newest first; 0: as many as it tells at once, 1,024."`
-	JSON    bool   `name:"json" help:"Print the gateway's JSON."`
+	URL      string `name:"url" default:"http://127.0.0.1:30001" help:"The gateway's admin listener."`
+	Request  string `placeholder:"ID" help:"The request to explain, by its x-request-id. Without it: the newest."`
+	Prefixes bool   `help:"Say of each engine instead whether what is known of its prefix cache is exact, and if not why and since when."`
+	KeyFile  string `name:"api-key-file" placeholder:"FILE" help:"A file with the API key that the admin listener asks for, in one line."`
+	CAFile   string `name:"ca-file" placeholder:"FILE" help:"The authorities that an https URL is trusted by (PEM); without it: the system's."`
+	Limit    int    `default:"5" help:"How many requests, the newest first; 0: as many as it tells at once, 1,024."`
+	JSON     bool   `name:"json" help:"Print the gateway's JSON."`
 }
 
 // Help shows what an answer looks like.
@@ -39,7 +41,8 @@ The gateway needs an admin listener: --admin-port, or server.admin.port in the f
 
 Examples:
   perigee explain
-  perigee explain --url http://127.0.0.1:30001 --request 7f3a9c`
+  perigee explain --url http://127.0.0.1:30001 --request 7f3a9c
+  perigee explain --prefixes`
 }
 
 // Limits of one question.
@@ -61,7 +64,10 @@ func (c *explainCmd) Run(rc *runContext) error {
 	}
 	ctx, cancel := context.WithTimeout(rc.ctx, explainTimeout)
 	defer cancel()
-	text, err := c.ask(ctx, base)
+	if c.Prefixes {
+		return c.prefixes(ctx, rc.stdout, base)
+	}
+	text, err := c.ask(ctx, base, "/debug/decisions", c.query())
 	if err != nil {
 		return fmt.Errorf("explain: %w", err)
 	}
@@ -99,6 +105,37 @@ func (c *explainCmd) print(w io.Writer, text []byte, records []explain.Record) e
 	return err
 }
 
+// prefixes prints how each engine's KV events are followed.
+func (c *explainCmd) prefixes(ctx context.Context, w io.Writer, base string) error {
+	text, err := c.ask(ctx, base, "/debug/prefixes", nil)
+	if err != nil {
+		return fmt.Errorf("explain: %w", err)
+	}
+	var answer struct {
+		Streams []gateway.PrefixStatus `json:"streams"`
+	}
+	if err := json.Unmarshal(text, &answer); err != nil {
+		return fmt.Errorf("explain: %s does not answer as a gateway of this version does: %w", base, err)
+	}
+	var b bytes.Buffer
+	switch {
+	case c.JSON:
+		if err := json.Indent(&b, bytes.TrimSpace(text), "", "  "); err != nil {
+			return err
+		}
+		b.WriteByte('\n')
+	case len(answer.Streams) == 0:
+		b.WriteString("no engine's events are followed: no policy in use asks who holds which prefix, or there is no engine yet\n")
+	}
+	if !c.JSON {
+		for i := range answer.Streams {
+			b.WriteString(answer.Streams[i].Text(time.Now()))
+		}
+	}
+	_, err = w.Write(b.Bytes())
+	return err
+}
+
 // adminURL checks the base and takes a trailing slash off.
 func adminURL(text string) (string, error) {
 	u, err := url.Parse(text)
@@ -113,8 +150,8 @@ func adminURL(text string) (string, error) {
 	return strings.TrimRight(text, "/"), nil
 }
 
-// ask fetches the decisions.
-func (c *explainCmd) ask(ctx context.Context, base string) ([]byte, error) {
+// query says which decisions are wanted.
+func (c *explainCmd) query() url.Values {
 	q := url.Values{}
 	if c.Request != "" {
 		q.Set("request", c.Request)
@@ -124,7 +161,16 @@ func (c *explainCmd) ask(ctx context.Context, base string) ([]byte, error) {
 		limit = explain.MaxLimit
 	}
 	q.Set("limit", strconv.Itoa(limit))
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/debug/decisions?"+q.Encode(), nil)
+	return q
+}
+
+// ask fetches a path of the admin listener.
+func (c *explainCmd) ask(ctx context.Context, base, path string, q url.Values) ([]byte, error) {
+	where := base + path
+	if len(q) > 0 {
+		where += "?" + q.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, where, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +193,7 @@ func (c *explainCmd) ask(ctx context.Context, base string) ([]byte, error) {
 	case res.StatusCode == http.StatusUnauthorized:
 		return nil, fmt.Errorf("%s asks for an API key, or for another one: give it with --api-key-file", base)
 	case res.StatusCode == http.StatusNotFound:
-		return nil, fmt.Errorf("%s has no /debug/decisions: it is not the admin listener, whose port is --admin-port", base)
+		return nil, fmt.Errorf("%s has no %s: it is not the admin listener, whose port is --admin-port", base, path)
 	case res.StatusCode != http.StatusOK:
 		return nil, fmt.Errorf("%s answers %s", base, res.Status)
 	case len(text) > explainMaxBody:

@@ -20,7 +20,7 @@ const Baseline = string(config.RoundRobin)
 
 // Policies are those that Options.Policy may name.
 func Policies() []string {
-	return []string{string(config.PowerOfTwo), string(config.LoadBased), string(config.Random), string(config.RoundRobin)}
+	return []string{string(config.Cost), string(config.CacheAware), string(config.PowerOfTwo), string(config.LoadBased), string(config.Random), string(config.RoundRobin)}
 }
 
 // maxEngines bounds a demo: each engine costs two goroutines and a listener, and a fleet that is larger than the trace's

@@ -199,7 +199,7 @@ func TestOptions(t *testing.T) {
 		{func(o *Options) { o.From = -1 }, "from: -1ns"},
 		{func(o *Options) { o.Requests = 0 }, "requests, seconds"},
 		{func(o *Options) { o.Requests = -1 }, "requests, seconds"},
-		{func(o *Options) { o.Policy = "cache_aware" }, `policy: "cache_aware"`},
+		{func(o *Options) { o.Policy = "sticky" }, `policy: "sticky"`},
 		{func(o *Options) { o.Engines, o.Policy = -1, "" }, "policy: \"\""},
 	} {
 		o := tiny()

@@ -173,7 +173,7 @@ func TestPrefixesAreShown(t *testing.T) {
 	show := func() string {
 		w := httptest.NewRecorder()
 		r.p.serveStatus(w, httptest.NewRequest(http.MethodGet, "/debug/prefixes", nil))
-		var a struct{ Streams []prefixStatus }
+		var a struct{ Streams []PrefixStatus }
 		if err := json.Unmarshal(w.Body.Bytes(), &a); err != nil {
 			t.Fatal(err)
 		}

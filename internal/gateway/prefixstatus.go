@@ -2,8 +2,10 @@ package gateway
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -149,8 +151,8 @@ func standing(s *events.Status) string {
 	return "exact"
 }
 
-// prefixStatus is one rank's stream as GET /debug/prefixes shows it.
-type prefixStatus struct {
+// PrefixStatus is one rank's stream as GET /debug/prefixes shows it.
+type PrefixStatus struct {
 	Worker string `json:"worker"`
 	Rank   int32  `json:"rank"`
 	State  string `json:"state"`
@@ -173,7 +175,7 @@ type prefixStatus struct {
 
 // serveStatus answers GET /debug/prefixes: which engines are exact, which are not, why and since when.
 func (p *prefixes) serveStatus(w http.ResponseWriter, _ *http.Request) {
-	out := []prefixStatus{}
+	out := []PrefixStatus{}
 	for _, s := range p.follower.Status() {
 		out = append(out, p.describe(&s))
 	}
@@ -181,8 +183,32 @@ func (p *prefixes) serveStatus(w http.ResponseWriter, _ *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"streams": out}) // a client that has left needs no answer
 }
 
-func (p *prefixes) describe(s *events.Status) prefixStatus {
-	d := prefixStatus{Worker: s.ID, Rank: s.Rank, State: "not_wanted", Next: -1}
+// Text describes the stream in a line or two, for people.
+func (s *PrefixStatus) Text(now time.Time) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s rank %d: %s", s.Worker, s.Rank, strings.ReplaceAll(s.State, "_", " "))
+	if s.Why != "" {
+		fmt.Fprintf(&b, " (%s)", strings.ReplaceAll(s.Why, "_", " "))
+	}
+	if s.Since != nil {
+		fmt.Fprintf(&b, " for %v", now.Sub(*s.Since).Round(time.Second))
+	}
+	if s.BlockSize > 0 {
+		fmt.Fprintf(&b, "; holds %d blocks of %d tokens", s.Blocks, s.BlockSize)
+	}
+	fmt.Fprintf(&b, "; %d batches, %d gaps, %d losses, %d restarts", s.Applied, s.Gaps, s.Losses, s.Restarts)
+	if s.Load != "" {
+		fmt.Fprintf(&b, "; load stream %s", s.Load)
+	}
+	b.WriteString("\n")
+	if s.Fault != "" {
+		fmt.Fprintf(&b, "  %s\n", s.Fault)
+	}
+	return b.String()
+}
+
+func (p *prefixes) describe(s *events.Status) PrefixStatus {
+	d := PrefixStatus{Worker: s.ID, Rank: s.Rank, State: "not_wanted", Next: -1}
 	if s.Prefix {
 		d.State, d.Connected, d.Next, d.Waiting = standing(s), s.Stream.Connected, s.Stream.Next, s.Waiting
 		why, since := s.Stream.Why.String(), s.Stream.Since
