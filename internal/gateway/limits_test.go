@@ -235,3 +235,21 @@ func TestConnectionCap(t *testing.T) {
 		}
 	})
 }
+
+// TestLeavingIsNoFault: a client that leaves within a head, or before one, was not cut off.
+func TestLeavingIsNoFault(t *testing.T) {
+	serveOne(t, "", func(t *testing.T, c net.Conn) {
+		if _, err := io.WriteString(c, "GET /a HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		if _, err := io.WriteString(c, "GET /b HT"); err != nil {
+			t.Fatal(err)
+		}
+	})
+	serveOne(t, "", func(*testing.T, net.Conn) {})
+}

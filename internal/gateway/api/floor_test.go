@@ -1,15 +1,20 @@
 package api
 
 import (
+	"errors"
 	"io"
+	"net"
 	"net/http"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/gateway/explain"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
+	"github.com/perigee-llm/perigee/internal/gateway/upstream"
 )
 
 // floorRig has engines that report, and answer 500 to bodies with the word "poison".
@@ -72,4 +77,24 @@ func TestPoisonTakesNoFleet(t *testing.T) {
 			t.Errorf("the engine whose breaker is closed was not used: %d", a.status)
 		}
 	})
+}
+
+// TestNobodyThere: a connection that took too long says nothing of whether somebody is there.
+func TestNobodyThere(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want bool
+	}{
+		{&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, true},
+		{&net.OpError{Op: "dial", Err: syscall.EHOSTUNREACH}, true},
+		{&upstream.Error{Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}, true},
+		{&net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}, false},
+		{&net.OpError{Op: "dial", Err: syscall.ETIMEDOUT}, false},
+		{&net.OpError{Op: "read", Err: syscall.ECONNRESET}, false},
+		{errors.New("a bad certificate"), false},
+	} {
+		if got := nobodyThere(c.err); got != c.want {
+			t.Errorf("%v: %v", c.err, got)
+		}
+	}
 }

@@ -359,6 +359,9 @@ func (r *rig) atRest() {
 	if n := r.s.buffered.Load(); n != 0 {
 		r.t.Errorf("%d bytes of request bodies are still held", n)
 	}
+	if n := len(r.s.encoders); n != 0 {
+		r.t.Errorf("%d places for long texts are still taken", n)
+	}
 	for _, e := range r.engines {
 		w := e.worker
 		if a, p, d := w.Load.Active(), w.Load.PrefillTokens(), w.Load.DecodeRequests(); a != 0 || p != 0 || d != 0 {
