@@ -58,6 +58,8 @@ const (
 	RID
 	RoutedDPRank
 	DataParallelRank
+	VLLMXArgs        // what vLLM hands to connectors and extensions as it is: it may even change which KV events the engine publishes
+	ECTransferParams // where vLLM fetches encoded images from
 
 	numKeys
 )
@@ -75,6 +77,7 @@ var keyNames = [numKeys]string{
 	KVTransferParams: "kv_transfer_params", BootstrapHost: "bootstrap_host", BootstrapPort: "bootstrap_port",
 	BootstrapRoom: "bootstrap_room", InputIDs: "input_ids", CacheSalt: "cache_salt", ExtraKey: "extra_key",
 	RID: "rid", RoutedDPRank: "routed_dp_rank", DataParallelRank: "data_parallel_rank",
+	VLLMXArgs: "vllm_xargs", ECTransferParams: "ec_transfer_params",
 }
 
 // String returns the key's name in JSON.
@@ -254,6 +257,10 @@ func knownProtected(name []byte) (Key, bool) {
 		return RoutedDPRank, true
 	case "data_parallel_rank":
 		return DataParallelRank, true
+	case "vllm_xargs":
+		return VLLMXArgs, true
+	case "ec_transfer_params":
+		return ECTransferParams, true
 	}
 	return 0, false
 }
