@@ -26,7 +26,7 @@ import (
 // replayCmd tries policies on a trace, in virtual time.
 type replayCmd struct {
 	Trace  string   `placeholder:"FILE" help:"A trace in Mooncake's format, or a log as docs/replay.md describes it; may be compressed with gzip. Default: the Mooncake trace that is built in."`
-	Policy []string `placeholder:"A,B" help:"The policies to compare. Default: all, or none where --config is given. prefix_affinity, power_of_two_work and oracle are for comparison only."`
+	Policy []string `placeholder:"A,B" help:"The policies to compare. Default: all, or none where --config is given. prefix_affinity, power_of_two_work, plain_cost and oracle are for comparison only."`
 	Config []string `placeholder:"FILE" sep:"none" help:"A gateway's configuration to compare with; may be repeated. It says how many engines it has."`
 	Model  string   `placeholder:"ID" help:"The model of the configuration, and of a log's requests."`
 
@@ -48,6 +48,8 @@ type replayCmd struct {
 	ReportEvery time.Duration `placeholder:"1s" help:"How often each gateway asks each engine for it. Default: as the configuration says, or 1s."`
 	EventDelay  time.Duration `default:"0s" help:"How long what an engine tells is under way to a gateway."`
 	EventLoss   float64       `default:"0" help:"The share of it that never arrives, 0 to 1."`
+	EventRepair time.Duration `default:"1s" help:"How long it takes to get news of an engine's cache that were lost, once their loss is noticed; 0: they never come, and what was known of it is withdrawn."`
+	ReportDelay time.Duration `default:"0s" help:"How long load reports are under way beyond --event-delay."`
 	Fail        []string      `placeholder:"engine=N,at=D,for=D" sep:"none" help:"Engine N, from 0, fails at a time and returns empty after another, or never without for; may be repeated."`
 	Attempts    int           `placeholder:"3" help:"Selections that a request gets when engines fail, 1 to 3. Default: as the configuration says, or 3."`
 
@@ -178,12 +180,16 @@ func (c *replayCmd) options() (replay.Options, error) {
 		Spread:  map[string]replay.Spread{"round_robin": replay.SpreadRoundRobin, "hash": replay.SpreadHash}[c.Spread],
 
 		ReportEvery: c.ReportEvery, EventDelay: c.EventDelay, EventLoss: c.EventLoss, Attempts: c.Attempts,
+		EventRepair: c.EventRepair, ReportDelay: c.ReportDelay,
+	}
+	if c.EventRepair == 0 {
+		o.EventRepair = -1
 	}
 	if c.Step == 0 {
 		o.Engine.Timing.StepFixed = -1 // the engine's word for nothing
 	}
-	if !(c.Rate > 0) || c.ReportEvery < 0 {
-		return replay.Options{}, errors.New("rate, report-every: choose a number above 0")
+	if !(c.Rate > 0) || c.ReportEvery < 0 || c.EventRepair < 0 {
+		return replay.Options{}, errors.New("rate, report-every, event-repair: choose a number above 0")
 	}
 	for _, text := range c.Fail {
 		f, err := parseOutage(text)

@@ -9,5 +9,5 @@
 //   - Memory does not grow with the trace: arrivals are read as they come, and what is kept of ended requests are histograms
 //     and a time line of bounded size. What waits in the engines is bounded by their queues.
 //
-// The baselines, prefix_affinity, power_of_two_work and oracle, are for comparison only and are known here alone: a gateway cannot have them.
+// The baselines, prefix_affinity, power_of_two_work, plain_cost and oracle, are for comparison only and are known here alone: a gateway cannot have them.
 package replay

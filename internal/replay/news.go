@@ -55,7 +55,8 @@ type link struct {
 	sent    uint64 // the number of the last news
 	inbox   []letter
 	holds   map[engine.BlockHash]struct{}
-	mending bool
+	mending bool // it waits for what it missed
+	blind   bool // it missed what never comes: the engine holds what is known, and maybe more
 }
 
 // letter is news on its way.
@@ -95,6 +96,7 @@ func (l *link) apply(n *news) {
 		ev := &n.events[i]
 		if ev.Kind == engine.AllBlocksCleared {
 			clear(l.holds)
+			l.blind = false
 			continue
 		}
 		for _, h := range ev.Hashes {
@@ -137,6 +139,7 @@ func (l *link) mend(there bool) {
 			x.here = true
 		default:
 			clear(l.holds)
+			l.blind = true
 			continue
 		}
 		kept = append(kept, x)
@@ -149,7 +152,7 @@ func (l *link) mend(there bool) {
 // forget is what a gateway does when the engine's stream breaks.
 func (l *link) forget() {
 	clear(l.holds)
-	l.inbox, l.mending = nil, false
+	l.inbox, l.mending, l.blind = nil, false, false
 }
 
 // match returns how many leading blocks of a chain the engine holds, as far as the gateway has heard.
@@ -201,6 +204,9 @@ func (s *source) Lookup(_ context.Context, _ *prefix.Query, into *prefix.Match) 
 		}
 		if d := int32(n * size); d > 0 {
 			into.Held = append(into.Held, prefix.Held{Engine: g.numbers[i], Depth: prefix.Depth{d, d, d, d}})
+		}
+		if g.links[i].blind {
+			into.Blind = append(into.Blind, g.numbers[i])
 		}
 	}
 	return nil

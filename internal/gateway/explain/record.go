@@ -68,7 +68,7 @@ type Candidate struct {
 	Score    load.Count `json:"score"`
 	Report   *Report    `json:"report"` // null: none that was fresh and complete
 	// Matched tokens of the prompt are held by the engine, Uncached are left to compute; absent where the policy does not look at prefixes
-	// or they are not known. Blind: the source cannot say what the engine holds.
+	// or they are not known. Blind: it may hold more, the source cannot say.
 	Matched  load.Count `json:"matched_tokens,omitzero"`
 	Uncached load.Count `json:"uncached_tokens,omitzero"`
 	Blind    bool       `json:"blind,omitempty"`

@@ -91,10 +91,12 @@ func (c *Candidate) text(b *strings.Builder, picked bool) {
 		b.WriteString(", score " + count(c.Score))
 	}
 	switch {
-	case c.Blind:
-		b.WriteString(", what it holds of the prompt unknown")
+	case c.Matched.IsKnown() && c.Blind:
+		b.WriteString(", holds " + tokens(c.Matched) + " or more")
 	case c.Matched.IsKnown():
 		b.WriteString(", holds " + tokens(c.Matched))
+	case c.Blind:
+		b.WriteString(", what it holds of the prompt unknown")
 	}
 	if c.Uncached.IsKnown() {
 		b.WriteString(", " + tokens(c.Uncached) + " to compute")

@@ -31,8 +31,8 @@ type CacheAwareConfig struct {
 // CacheAware prefers an engine that holds much of the prompt, as its source has it, and picks by load on a miss.
 //
 // Who holds. Matched tokens are those of whole blocks, on any tier and of the best rank, never more than the input; the rest is
-// uncached. An engine of which the source is blind is no hit, and is not taken to hold nothing either: it competes by
-// load alone. A source that is unavailable makes the pick a miss.
+// uncached. Of an engine that the source is blind of counts what it holds for certain; one of which nothing is certain is no hit, and is not
+// taken to hold nothing either: it competes by load alone, and the evidence says that it is blind. A source that is unavailable makes the pick a miss.
 //
 // Who is considered. Hits are ranked by uncached tokens, prefill pressure, id, and the first of them kept, by the bound. The ranking is
 // a total order: a figure of the engines' reports counts only if every hit has it, and none does unless every hit has a
@@ -80,10 +80,13 @@ type holder struct {
 	blind, known      bool
 }
 
+// says tells whether the match says something of the engine: of one that the source is blind of, what it holds for certain.
+func (h *holder) says() bool { return h.known && (!h.blind || h.matched > 0) }
+
 func (h *holder) considered() Considered {
 	c := h.observed.considered()
 	c.Blind = h.blind
-	if h.known && !h.blind {
+	if h.says() {
 		c.Matched, c.Uncached = load.Known(h.matched), load.Known(h.uncached)
 	}
 	return c
@@ -158,7 +161,7 @@ func (k *cachePick) pick() (Pick, error) {
 func (k *cachePick) done(h *holder, why Reason) Pick {
 	k.r.Trace.picked(h.considered())
 	p := Pick{Engine: h.engine, Rank: NoRank, Reason: why}
-	if h.known && !h.blind {
+	if h.says() {
 		p.Uncached = load.Known(h.uncached)
 	}
 	return p
@@ -167,9 +170,8 @@ func (k *cachePick) done(h *holder, why Reason) Pick {
 // read observes an engine and what it holds.
 func (k *cachePick) read(w *fleet.Worker) holder {
 	h := holder{observed: observed{engine: w, report: w.Load.Report(k.r.Now), inFlight: w.Load.Active()}, known: k.known}
-	if h.blind = k.match.IsBlind(w.No); !h.blind {
-		h.matched = min(int64(k.match.Of(w.No).Any()), k.r.InputTokens)
-	}
+	h.blind = k.match.IsBlind(w.No)
+	h.matched = min(int64(k.match.Of(w.No).Any()), k.r.InputTokens)
 	h.uncached = k.r.InputTokens - h.matched
 	return h
 }

@@ -116,7 +116,7 @@ func (n *naiveCache) hits(m *prefix.Match) []naiveEngine {
 	var hits []naiveEngine
 	for _, e := range n.engines {
 		matched := min(int64(m.Of(e.w.No).Any()), n.input)
-		if !m.IsBlind(e.w.No) && matched > 0 && matched >= n.c.MinMatched && float64(matched)/float64(n.input) >= n.c.MinRatio {
+		if matched > 0 && matched >= n.c.MinMatched && float64(matched)/float64(n.input) >= n.c.MinRatio {
 			e.uncached = n.input - matched
 			hits = append(hits, e)
 		}

@@ -37,7 +37,7 @@ type CostConfig struct {
 // What is not known is never zero, and no reason to be chosen or shunned. An engine whose prefill rate is not known has the mean of those
 // that are, and so has one whose rate is within half of it: rates of equal machines differ by what they happened to compute, and the one
 // that looks fastest would get everything. One whose queue is not reported has the mean of the others' foreign queues. One of which the source is
-// blind has its prompt to compute. Where the source is away, or the request has no token facts, queues decide alone.
+// blind has to compute what it is not known to hold for certain. Where the source is away, or the request has no token facts, queues decide alone.
 //
 // Costs within a twentieth of the least, or 5 ms, are equal. Of the engines that are, two are drawn and the one with fewer requests
 // is taken: in a burst the fewest requests of all would be the same engine for every gateway until the next report.

@@ -42,9 +42,7 @@ func (p *Cost) read(w *fleet.Worker, m *prefix.Match, known bool, r *Request) es
 	}
 	e.prefill = w.Load.Prefill(since)
 	e.foreign = e.waitingOfOthers()
-	if !e.blind {
-		e.hold(m.Of(w.No), p.config.Costs, r)
-	}
+	e.hold(m.Of(w.No), p.config.Costs, r)
 	return e
 }
 
@@ -124,7 +122,7 @@ func (e *estimate) queue() float64 {
 func (e *estimate) considered() Considered {
 	c := e.observed.considered()
 	c.Blind, c.Uncached = e.blind, load.Known(e.uncached)
-	if e.known && !e.blind {
+	if e.known && (!e.blind || e.matched > 0) {
 		c.Matched = load.Known(e.matched)
 	}
 	if us := e.cost * 1e6; us < math.MaxInt64/2 {

@@ -100,7 +100,7 @@ type Considered struct {
 	// Matched is how much of the prompt the engine holds on any tier, and Uncached what it would have to compute, in tokens; unknown
 	// where the policy does not ask, or where its source does not know.
 	Matched, Uncached load.Count
-	// Blind tells that the source cannot say what the engine holds.
+	// Blind tells that the engine may hold more than that: the source cannot say.
 	Blind bool
 }
 

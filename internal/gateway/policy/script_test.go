@@ -130,11 +130,11 @@ func considered(t *policy.Trace) string {
 		if c.Score.IsKnown() {
 			s += "[" + c.Score.String() + "]"
 		}
-		switch {
-		case c.Blind:
-			s += "{blind}"
-		case c.Matched.IsKnown():
+		if c.Matched.IsKnown() {
 			s += "{" + c.Matched.String() + "+" + c.Uncached.String() + "}"
+		}
+		if c.Blind {
+			s += "{blind}"
 		}
 		parts = append(parts, s)
 	}

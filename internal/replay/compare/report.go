@@ -27,6 +27,8 @@ type Conditions struct {
 	Reports     string   `json:"reports"`
 	EventDelay  float64  `json:"event_delay_seconds"`
 	EventLoss   float64  `json:"event_loss"`
+	EventRepair *float64 `json:"event_repair_seconds"` // null: what was lost never comes
+	ReportDelay float64  `json:"report_delay_seconds"`
 	Outages     []Outage `json:"outages"`
 }
 
@@ -107,6 +109,7 @@ func newReport(j *Job, results []*replay.Result) *Report {
 		PrefillOnly: o.PrefillOnly, Reports: reportsName(o.Reports),
 		EventDelay: o.EventDelay.Seconds(), EventLoss: o.EventLoss, Outages: []Outage{},
 	}}
+	r.Conditions.EventRepair, r.Conditions.ReportDelay = known(o.EventRepair.Seconds(), o.EventRepair >= 0), o.ReportDelay.Seconds()
 	for _, x := range o.Outages {
 		r.Conditions.Outages = append(r.Conditions.Outages, Outage{x.Engine, x.At.Seconds(), x.For.Seconds()})
 	}

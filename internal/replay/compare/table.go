@@ -56,6 +56,12 @@ func (r *Report) Text() string {
 	if c.EventDelay > 0 || c.EventLoss > 0 {
 		fmt.Fprintf(&b, ", %g s under way, %g %% lost", c.EventDelay, 100*c.EventLoss)
 	}
+	if c.ReportDelay > 0 {
+		fmt.Fprintf(&b, ", reports %g s under way", c.ReportDelay+c.EventDelay)
+	}
+	if c.EventLoss > 0 && c.EventRepair == nil {
+		b.WriteString(", none repaired")
+	}
 	for _, x := range c.Outages {
 		fmt.Fprintf(&b, "; engine %d down from %g s", x.Engine, x.At)
 		if x.For > 0 {
