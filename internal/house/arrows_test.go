@@ -19,9 +19,9 @@ var arrows = map[string][]string{
 
 	// The pure core of the gateway: it decides, and knows nothing of those that ask.
 	"internal/gateway/load":         {},
-	"internal/gateway/fleet":        {"internal/gateway/load"},                                    // a worker carries its in-flight accounting
-	"internal/gateway/prefix":       {},                                                           // the words in which engines' events, the index and policies speak of prefixes
-	"internal/gateway/prefix/local": {"internal/gateway/prefix", "internal/gateway/prefix/index"}, // the indexes of a gateway that follows its engines itself
+	"internal/gateway/fleet":        {"internal/gateway/load"},                                                      // a worker carries its in-flight accounting
+	"internal/gateway/prefix":       {},                                                                             // the words in which engines' events, the index and policies speak of prefixes
+	"internal/gateway/prefix/local": {"internal/chain", "internal/gateway/prefix", "internal/gateway/prefix/index"}, // the indexes of a gateway that follows its engines itself
 	"internal/gateway/policy":       {"internal/gateway/fleet", "internal/gateway/load", "internal/gateway/prefix", "internal/splitmix"},
 	"internal/gateway/bucket":       {"internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load", "internal/gateway/prefix"},
 
@@ -34,6 +34,15 @@ var arrows = map[string][]string{
 	},
 	"internal/gateway/prefix/events/stream": {},                                                   // what to believe of a numbered stream
 	"internal/gateway/prefix/events/wire":   {"internal/gateway/prefix", "internal/gateway/load"}, // bytes to the words of prefix, and to load reports
+
+	// The index as a service, and the sources that ask one.
+	"internal/gateway/prefix/indexer/indexpb":    {}, // perigee.index.v1, generated
+	"internal/gateway/prefix/indexer":            {"internal/chain", "internal/gateway/prefix", "internal/gateway/prefix/local", "internal/gateway/prefix/indexer/indexpb"},
+	"internal/gateway/prefix/remote/kvindexerpb": {}, // kv_indexer.v1, generated
+	"internal/gateway/prefix/remote/pagehash":    {}, // SGLang's names of pages
+	"internal/gateway/prefix/remote": {
+		"internal/chain", "internal/gateway/prefix", "internal/gateway/prefix/indexer/indexpb", "internal/gateway/prefix/remote/kvindexerpb", "internal/gateway/prefix/remote/pagehash",
+	},
 
 	// The pure core of the Cache Manager.
 	"internal/cache/state":        {}, // what a page is, and which pages make a prefix

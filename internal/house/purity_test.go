@@ -27,6 +27,7 @@ var pure = []string{
 	"internal/gateway/prefix/events/stream",
 	"internal/gateway/prefix/events/wire",
 	"internal/gateway/prefix/index",
+	"internal/gateway/prefix/remote/pagehash",
 	"internal/gateway/policy",
 	"internal/gateway/bucket",
 	"internal/gateway/api/body",
