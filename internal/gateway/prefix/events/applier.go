@@ -38,9 +38,8 @@ type applier struct {
 	timer *time.Timer
 }
 
-// inbox is the messages that wait for an applier, of all its feeds. Each has its own bound besides, which is what usually counts; this one is
-// memory for 4,096 small structs.
-const inbox = 4096
+// inbox is the messages that wait for an applier, of all its feeds: each has a bound of its own besides. This one is 1 MB.
+const inbox = 8192
 
 func startApplier(o *Options) *applier {
 	a := newApplier(o)
@@ -95,8 +94,7 @@ func (a *applier) run() {
 func (a *applier) handle(m message) {
 	f := m.feed
 	if m.input.Kind == stream.Live {
-		f.waiting.Add(-1)
-		f.waitingBytes.Add(-int64(len(m.input.Batch.Payload)))
+		f.taken(len(m.input.Batch.Payload))
 	}
 	if f.ended {
 		a.release(m.input.Batch.Payload)

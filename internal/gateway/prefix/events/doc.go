@@ -6,10 +6,11 @@
 //   - What a stream claims counts in the index only as package stream says: exact, partial or hidden. A rank of an engine of which
 //     nothing is known yet is hidden.
 //   - Nothing is subscribed to twice: one subscription for each (engine, rank) and kind. Load and prefix can be had apart.
-//   - Memory is bounded. Between a subscription and its applier there is a queue ([Options.Queue], [Options.QueueBytes]); what it has no room
-//     for is dropped, which is a loss like any other: it is counted, asked for again, and the claims are hidden if it does not come.
-//     The rejected design lets the subscription wait: then the engine's queue takes what we are too slow for, and the index is
-//     old without knowing it.
+//   - Memory is bounded. Between a subscription and its applier there is a queue ([Options.Queue], [Options.QueueBytes]). If it is full the
+//     subscription waits for a moment ([Options.Patience]), then drops the message, which is a loss like any other: it is
+//     counted, asked for again, and the claims are hidden if it does not come. Rejected: to wait for as long as it takes, since the
+//     index would be old without knowing it; and to drop at once, since a burst of a vLLM's 50,000 messages onto a machine with
+//     other work then cost the replay of half of them, which an engine sends while it publishes the rest.
 //   - [Follower.Unfollow] and [Follower.Close] return when the sockets are closed, all goroutines have ended and the claims are gone. What was
 //     on its way then is dropped.
 //

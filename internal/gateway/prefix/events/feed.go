@@ -27,7 +27,9 @@ type feed struct {
 	replays *replayer      // nil: there is nobody to ask
 
 	waiting, waitingBytes atomic.Int64 // live messages in the applier's inbox
-	dropNoted             atomic.Bool  // the applier knows of a drop and has not looked yet
+	full                  atomic.Bool  // the reader waits for room
+	room                  chan struct{}
+	dropNoted             atomic.Bool // the applier knows of a drop and has not looked yet
 	droppedN, badMessages atomic.Uint64
 	oversize              atomic.Uint64
 
@@ -45,7 +47,7 @@ type feed struct {
 
 // startFeed opens the rank's claims and starts its readers.
 func (e *engine) startFeed(src Source) *feed {
-	f := &feed{e: e, applier: e.applier, src: src}
+	f := &feed{e: e, applier: e.applier, src: src, room: make(chan struct{}, 1)}
 	f.ctx, f.cancel = context.WithCancel(e.ctx)
 	if src.Replay != "" {
 		f.replays = newReplayer(f)
@@ -85,23 +87,69 @@ func (f *feed) end() {
 	})
 }
 
-// offer hands a live message to the applier if there is room for it.
+// offer hands a live message to the applier, and waits a moment for room.
 func (f *feed) offer(seq int64, payload []byte) {
-	o := &f.e.f.o
-	if f.waiting.Load() >= int64(o.Queue) || f.waitingBytes.Load()+int64(len(payload)) > int64(o.QueueBytes) {
+	n := int64(len(payload))
+	if !f.hasRoom(n) && !f.awaitRoom(n) {
 		f.drop()
 		return
 	}
 	m := message{feed: f, input: stream.Input{Kind: stream.Live, Batch: f.batch(seq, payload)}}
 	f.waiting.Add(1)
-	f.waitingBytes.Add(int64(len(payload)))
+	f.waitingBytes.Add(n)
 	select {
 	case f.applier.in <- m:
+		return
 	default:
-		f.waiting.Add(-1)
-		f.waitingBytes.Add(-int64(len(payload)))
-		f.applier.release(m.input.Batch.Payload)
+	}
+	patience := time.NewTimer(f.e.f.o.Patience)
+	defer patience.Stop()
+	select {
+	case f.applier.in <- m:
+		return
+	case <-patience.C:
 		f.drop()
+	case <-f.ctx.Done():
+	}
+	f.waiting.Add(-1)
+	f.waitingBytes.Add(-n)
+	f.applier.release(m.input.Batch.Payload)
+}
+
+func (f *feed) hasRoom(n int64) bool {
+	o := &f.e.f.o
+	waiting := f.waiting.Load()
+	return waiting == 0 || waiting < int64(o.Queue) && f.waitingBytes.Load()+n <= int64(o.QueueBytes)
+}
+
+// awaitRoom waits until the applier has taken enough of what waits.
+func (f *feed) awaitRoom(n int64) bool {
+	patience := time.NewTimer(f.e.f.o.Patience)
+	defer patience.Stop()
+	for {
+		f.full.Store(true)
+		if f.hasRoom(n) {
+			return true
+		}
+		select {
+		case <-f.room:
+		case <-patience.C:
+			return false
+		case <-f.ctx.Done():
+			return false
+		}
+	}
+}
+
+// taken is told by the applier of a message that it has taken.
+func (f *feed) taken(n int) {
+	f.waiting.Add(-1)
+	f.waitingBytes.Add(-int64(n))
+	if f.full.Load() && f.full.Swap(false) {
+		select {
+		case f.room <- struct{}{}:
+		default: // the reader has not looked yet
+		}
 	}
 }
 

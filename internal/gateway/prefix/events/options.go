@@ -58,8 +58,11 @@ type Options struct {
 	Client *http.Client
 	// Limits bound each stream's repairs.
 	Limits stream.Limits
-	// Queue and QueueBytes bound what waits for the applier, for each feed. Defaults 1,024 messages and 16 MiB: a second of a busy engine.
+	// Queue and QueueBytes bound what waits for the applier, for each feed. Defaults 4,096 messages and 16 MiB: hundreds of steps of a busy
+	// engine. Patience is how long a subscription waits for room before it drops a message; meanwhile the engine's own queue, of 100,000
+	// messages by default, takes what comes. Default 200 ms: that much the index may be behind without saying so.
 	Queue, QueueBytes int
+	Patience          time.Duration
 	// Rediscover is how often an engine is asked anew where it publishes. Default 30 s, as the keeper asks it what it is.
 	Rediscover time.Duration
 	// DoubtedFor is how long the index keeps claims in mind that were dropped because events were lost. Default 10 minutes: what is
@@ -91,8 +94,9 @@ func (o Options) withDefaults() Options {
 	if o.Client == nil {
 		o.Client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	}
-	o.Queue = cmp.Or(o.Queue, 1024)
+	o.Queue = cmp.Or(o.Queue, 4096)
 	o.QueueBytes = cmp.Or(o.QueueBytes, 16<<20)
+	o.Patience = cmp.Or(o.Patience, 200*time.Millisecond)
 	o.Rediscover = cmp.Or(o.Rediscover, 30*time.Second)
 	o.DoubtedFor = cmp.Or(o.DoubtedFor, 10*time.Minute)
 	if o.Log == nil {

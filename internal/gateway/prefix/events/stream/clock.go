@@ -26,8 +26,7 @@ func (m *Machine) clock(now time.Time) {
 		}
 	}
 	if due(m.stallAt, now) {
-		m.stallAt = time.Time{}
-		m.giveUp(now)
+		m.stalled(now)
 	}
 	if due(m.retryAt, now) {
 		m.askNow(now, false)

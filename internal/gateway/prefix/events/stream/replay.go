@@ -25,11 +25,23 @@ func (m *Machine) askNow(now time.Time, probe bool) {
 	m.do(Action{Kind: Ask, From: from, Ask: m.asks})
 }
 
+// stalled is a replay that has brought nothing for long.
+func (m *Machine) stalled(now time.Time) {
+	m.stallAt = time.Time{}
+	if !m.ask.on || !m.ask.progress {
+		m.giveUp(now)
+		return
+	}
+	m.becomeRepairing(now, Gap, now.Add(m.lim.Repair))
+	m.again(now)
+}
+
 // again asks once more, from where the replay stopped.
 func (m *Machine) again(now time.Time) {
 	if m.ask.on {
 		m.do(Action{Kind: Hangup})
 	}
+	m.stallAt = time.Time{} // it has brought something, so that there is time for the rest
 	m.askNow(now, false)
 }
 
@@ -84,7 +96,7 @@ func (m *Machine) accept(now time.Time, b Batch) {
 func (m *Machine) progress(now time.Time, b Batch) {
 	m.apply(b)
 	m.ask.progress = true
-	m.stallAt = now.Add(m.lim.Silence)
+	m.stallAt = now.Add(m.lim.Pause)
 }
 
 func (m *Machine) onReplayEnd(now time.Time) {
@@ -164,7 +176,7 @@ func (m *Machine) applyHeld() {
 
 // onReplayBroken tries again soon, while there is time.
 func (m *Machine) onReplayBroken(now time.Time) {
-	probe := m.ask.probe
+	probe, progress := m.ask.probe, m.ask.progress
 	m.ask = asking{}
 	if probe {
 		m.stallAt = time.Time{}
@@ -172,6 +184,9 @@ func (m *Machine) onReplayBroken(now time.Time) {
 		return
 	}
 	m.retryAt = now.Add(m.lim.Retry)
+	if due := now.Add(m.lim.Silence); progress {
+		m.stallAt = due
+	}
 }
 
 // giveUp goes on without what the replay should have brought.

@@ -77,6 +77,9 @@ type Limits struct {
 	// Silence is how long a replay may bring nothing before it is given up. Default 2 s: an engine's publisher serves replays between
 	// two batches, and Python under load stalls for some hundred milliseconds.
 	Silence time.Duration
+	// Pause is how long a replay that has begun may bring nothing before the rest is asked for anew. Default 500 ms: a ROUTER that drops
+	// answers beyond its high-water mark drops the marker at the end as well.
+	Pause time.Duration
 	// Retry is the pause before a replay that failed is asked for again. Default 100 ms.
 	Retry time.Duration
 	// Quick is how long a connection may be away so that numbers which go on prove that nothing is lost, where there is no replay. Default
@@ -102,6 +105,7 @@ func (l Limits) withDefaults() Limits {
 	d(&l.Repair, 500*time.Millisecond)
 	d(&l.Break, 600*time.Millisecond)
 	d(&l.Silence, 2*time.Second)
+	d(&l.Pause, 500*time.Millisecond)
 	d(&l.Retry, 100*time.Millisecond)
 	d(&l.Quick, 5*time.Second)
 	d(&l.Forget, time.Minute)
