@@ -78,6 +78,7 @@ type clientConn struct {
 	door   *door
 	closed sync.Once
 	late   atomic.Bool // a read met its deadline; since it was last idle
+	began  atomic.Bool // something was read; since it was last idle
 	served atomic.Bool // a handler ran since it was last active: the head was good
 	said   atomic.Bool // more than an alert of TLS was written since then
 
@@ -100,6 +101,9 @@ func (c *clientConn) CloseWrite() error {
 // Read implements net.Conn.
 func (c *clientConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
+	if n > 0 && !c.began.Load() {
+		c.began.Store(true)
+	}
 	if err != nil && errors.Is(err, os.ErrDeadlineExceeded) {
 		c.late.Store(true)
 	}
@@ -149,6 +153,7 @@ func (d *door) state(nc net.Conn, s http.ConnState) {
 	switch s {
 	case http.StateIdle:
 		c.late.Store(false) // net/http interrupts its own reads with a deadline of the past
+		c.began.Store(false)
 	case http.StateActive:
 		c.served.Store(false)
 		c.said.Store(false)
@@ -170,7 +175,10 @@ func (c *clientConn) whyCut(nc net.Conn) string {
 	}
 	switch c.last {
 	case http.StateIdle:
-		if time.Since(c.since) >= c.door.limits.IdleTimeout {
+		switch { // net/http calls it idle until it has read more of a head than the first packet
+		case c.began.Load() && c.late.Load():
+			return "slow_head"
+		case time.Since(c.since) >= c.door.limits.IdleTimeout:
 			return "idle"
 		}
 	case http.StateNew:

@@ -253,3 +253,25 @@ func TestLeavingIsNoFault(t *testing.T) {
 	})
 	serveOne(t, "", func(*testing.T, net.Conn) {})
 }
+
+// TestSlowSecondHead: a head has its time on a connection that is kept, too, and is told from an idle connection.
+func TestSlowSecondHead(t *testing.T) {
+	serveOne(t, "slow_head=1", func(t *testing.T, c net.Conn) {
+		if _, err := io.WriteString(c, "GET /a HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		in := bufio.NewReader(c)
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		<-time.After(time.Minute)
+		if _, err := io.WriteString(c, "GET /b HT"); err != nil {
+			t.Fatal(err)
+		}
+		if took := closedAfter(t, in); took != testLimits.HeaderTimeout {
+			t.Errorf("closed after %v", took)
+		}
+	})
+}
