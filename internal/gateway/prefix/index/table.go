@@ -161,18 +161,24 @@ func (sh *shard) resize(n int, hashes hashes) {
 	if n > largest {
 		n = (n + page - 1) &^ (page - 1)
 	}
-	fresh := make([]bucket, n)
+	f := fresh{make([]bucket, n), make([]uint8, n)}
 	if old := sh.buckets.Load(); old != nil {
 		for rest := *old; len(rest) > 0; rest = rest[min(batchBuckets, len(rest)):] {
-			move(fresh, rest[:min(batchBuckets, len(rest))], hashes)
+			f.move(rest[:min(batchBuckets, len(rest))], hashes)
 		}
 	}
-	sh.buckets.Store(&fresh)
+	sh.buckets.Store(&f.buckets)
+}
+
+// fresh are buckets that no reader sees yet, filled from the first slot on.
+type fresh struct {
+	buckets []bucket
+	used    []uint8 // slots of each
 }
 
 // move puts the entries of a few buckets into fresh ones. It asks for all hashes before it uses any: they lie far apart, and the processor
 // then waits for all at once.
-func move(fresh []bucket, few []bucket, hashes hashes) {
+func (f *fresh) move(few []bucket, hashes hashes) {
 	var ids [batch]uint32
 	var of [batch]uint64
 	n := 0
@@ -186,6 +192,18 @@ func move(fresh []bucket, few []bucket, hashes hashes) {
 	}
 	hashes(&ids, &of)
 	for i, id := range ids[:n] {
-		place(fresh, of[i], id)
+		f.place(of[i], id)
 	}
+}
+
+func (f *fresh) place(hash uint64, id uint32) {
+	at := home(hash, len(f.buckets))
+	for f.used[at] == slots {
+		f.buckets[at][0]++
+		if at++; at == len(f.buckets) {
+			at = 0
+		}
+	}
+	f.used[at]++
+	f.buckets[at][f.used[at]] = uint32(hash)<<idBits | id
 }
