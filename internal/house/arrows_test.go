@@ -51,10 +51,17 @@ var arrows = map[string][]string{
 	"internal/cache/core":         {"internal/cache/storage/dram", "internal/cache/state", "internal/chain"},
 
 	// The shell of the Cache Manager.
-	"internal/cache/storage/pool/layout": {},                                                                // shares of the pool to arenas
-	"internal/cache/storage/pool":        {"internal/cache/storage/pool/layout"},                            // memfds
-	"internal/cache/channel/wire":        {"internal/cache/core", "internal/cache/state", "internal/chain"}, // the bytes between engines and the Manager
-	"internal/cache/fingerprint":         {"internal/cache/state"},                                          // reads model directories
+	"internal/cache/storage/pool/layout": {},                                                                                               // shares of the pool to arenas
+	"internal/cache/storage/pool":        {"internal/cache/storage/pool/layout"},                                                           // memfds
+	"internal/cache/channel":             {"internal/cache/channel/wire"},                                                                  // the Manager's end of the socket
+	"internal/cache/channel/client":      {"internal/cache/channel/wire", "internal/cache/core", "internal/cache/state", "internal/chain"}, // an engine's end
+	// The daemon joins the core to the channel, the pool and the admin listener.
+	"internal/cache/manager": {
+		"internal/cache/channel", "internal/cache/channel/wire", "internal/cache/core", "internal/cache/state", "internal/cache/storage/pool", "internal/cache/storage/pool/layout",
+		"internal/chain",
+	},
+	"internal/cache/channel/wire": {"internal/cache/core", "internal/cache/state", "internal/chain"}, // the bytes between engines and the Manager
+	"internal/cache/fingerprint":  {"internal/cache/state"},                                          // reads model directories
 
 	// The shell of the gateway. What reads engines fills the core's types; only api joins the two.
 	"internal/gateway/api/body/lex":     {}, // JSON tokens: requests and answers are scanned by the same rules

@@ -9,8 +9,8 @@ import (
 // Bounds of lists and texts.
 const (
 	MaxBlocks = 8192 // as core.Limits has it
-	MaxTokens = 4096 // of a block
-	MaxExtra  = 4096 // bytes of a block's extra keys
+	MaxTokens = 1024 // of a block
+	MaxExtra  = 4000 // bytes of a block's extra keys: with the tokens they are what the core keeps of a block
 	MaxText   = 2048 // bytes
 	maxGroups = 64
 )

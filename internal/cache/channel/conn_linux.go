@@ -1,0 +1,274 @@
+package channel
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
+)
+
+// Peer is who is at the other end, by the kernel's word. PID is 0 for a process that this one cannot see.
+type Peer struct {
+	PID int
+	UID uint32
+}
+
+// Conn is one connection. Send, Kick, Settle and End may be called at once by anybody.
+type Conn struct {
+	Peer Peer
+	// Data is the handler's; it is touched in Frame and Gone only.
+	Data any
+
+	server *Server
+	uc     *net.UnixConn
+	pidfd  *os.File // nil: none to be had, or taken
+	kick   chan struct{}
+	done   chan struct{} // closed by the reader as it ends
+
+	writing sync.Mutex // held over a write; before mu
+	mu      struct {
+		sync.Mutex
+		out   []byte // frames that wait
+		spare []byte
+		files []attached
+		ended bool // nothing more is taken
+	}
+	buf []byte // the reader's
+}
+
+// attached is descriptors that go with the frame at an offset of out.
+type attached struct {
+	at    int
+	files []*os.File
+}
+
+// errEnded says that a connection takes no more.
+var errEnded = errors.New("the connection has ended")
+
+// Header is the head of a frame to the peer, as far as it is known here.
+func (c *Conn) Header(ref uint64, session uint32) wire.Header {
+	return wire.Header{Ref: ref, Epoch: c.server.opt.Epoch, Session: session}
+}
+
+// Send queues a frame. It never waits. The files have to stay open until it is written. In Frame the answer goes out when Frame
+// returns, or with Flush; anybody else says Kick.
+func (c *Conn) Send(h wire.Header, m wire.Message, files ...*os.File) {
+	c.mu.Lock()
+	if c.mu.ended {
+		c.mu.Unlock()
+		return
+	}
+	if len(files) > 0 {
+		c.mu.files = append(c.mu.files, attached{len(c.mu.out), files})
+		h.Descriptors = uint16(len(files))
+	}
+	c.mu.out = wire.Append(c.mu.out, h, m)
+	full := len(c.mu.out) > c.server.opt.Queue
+	c.mu.Unlock()
+	if full {
+		c.End(wire.Slow, "")
+	}
+}
+
+// Kick has what is queued written.
+func (c *Conn) Kick() {
+	select {
+	case c.kick <- struct{}{}:
+	default: // it will be seen
+	}
+}
+
+// Flush writes what is queued, and waits for the peer to take it: for the connection's own Frame only.
+func (c *Conn) Flush() {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	for {
+		c.mu.Lock()
+		out, files := c.mu.out, c.mu.files
+		c.mu.out, c.mu.files, c.mu.spare = c.mu.spare[:0], nil, nil
+		c.mu.Unlock()
+		if len(out) == 0 {
+			c.mu.Lock()
+			c.mu.spare = out
+			c.mu.Unlock()
+			return
+		}
+		if err := c.writeOut(out, files); err != nil {
+			c.uc.Close() // the reader notices
+			return
+		}
+		c.mu.Lock()
+		if cap(out) <= keepBuffer {
+			c.mu.spare = out[:0]
+		}
+		c.mu.Unlock()
+	}
+}
+
+// keepBuffer bounds what a connection keeps of its buffers, in bytes: enough for the usual query and plan.
+const keepBuffer = 256 << 10
+
+func (c *Conn) writeOut(out []byte, files []attached) error {
+	at := 0
+	for _, f := range files {
+		if f.at > at {
+			if _, err := c.uc.Write(out[at:f.at]); err != nil {
+				return err
+			}
+			at = f.at
+		}
+		fds := make([]int, len(f.files))
+		for i, file := range f.files {
+			fds[i] = int(file.Fd())
+		}
+		// The descriptors go with the frame's first bytes.
+		n, _, err := c.uc.WriteMsgUnix(out[at:at+wire.HeaderSize], unix.UnixRights(fds...), nil)
+		if err != nil {
+			return err
+		}
+		at += n
+	}
+	_, err := c.uc.Write(out[at:])
+	return err
+}
+
+// Settle says that the connection is part of a session: it may be silent for as long as it likes.
+func (c *Conn) Settle() { c.uc.SetReadDeadline(time.Time{}) }
+
+// TakePidfd gives the peer's pidfd to the caller, who closes it; nil if there is none, or it was taken.
+func (c *Conn) TakePidfd() *os.File {
+	f := c.pidfd
+	c.pidfd = nil
+	return f
+}
+
+// End tells the peer why, if it listens, and ends the connection. Gone follows from the connection's own goroutine.
+func (c *Conn) End(class wire.Class, text string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.ended {
+		return
+	}
+	c.mu.ended = true
+	if class != 0 && class != wire.Slow {
+		c.mu.out = wire.Append(c.mu.out, c.Header(0, 0), &wire.Closing{Class: class, Text: text})
+	}
+	// The writer writes what it can in this time, which is enough for a peer that reads.
+	c.uc.SetDeadline(time.Now().Add(endGrace))
+	c.uc.CloseRead()
+	c.Kick()
+}
+
+// endGrace is how long the last words may take. A peer that is alive reads in microseconds.
+const endGrace = 100 * time.Millisecond
+
+// write writes what others have for the peer, until the reader ends.
+func (c *Conn) write() {
+	for {
+		select {
+		case <-c.kick:
+			c.Flush()
+		case <-c.done:
+			return
+		}
+	}
+}
+
+// read serves the connection.
+func (c *Conn) read() {
+	class, text := c.serve()
+	c.End(class, text)
+	c.Flush()
+	close(c.done)
+	c.server.forget(c)
+	c.server.opt.Handler.Gone(c)
+	c.release()
+}
+
+func (c *Conn) release() {
+	c.uc.Close()
+	if c.pidfd != nil {
+		c.pidfd.Close()
+	}
+}
+
+// serve handles frames until the peer leaves or is to be left.
+func (c *Conn) serve() (wire.Class, string) {
+	in := bufio.NewReaderSize(c.uc, 64<<10)
+	greeted := false
+	for {
+		h, m, err := c.next(in)
+		switch {
+		case errors.Is(err, wire.ErrUnknown):
+			c.Send(c.Header(h.Ref, h.Session), &wire.Refused{Of: h.Kind, Class: wire.Unknown})
+		case errors.Is(err, wire.ErrMalformed) || errors.Is(err, wire.ErrTooLong):
+			return wire.Malformed, err.Error()
+		case err != nil:
+			return 0, ""
+		case !greeted:
+			hello, ok := m.(*wire.Hello)
+			if !ok {
+				return wire.WrongRole, "the first message is Hello"
+			}
+			if hello.MinVersion > wire.Version || hello.MaxVersion < wire.Version {
+				return wire.BadVersion, ""
+			}
+			greeted = true
+			w := c.server.opt.Welcome
+			w.Version = wire.Version
+			c.Send(c.Header(h.Ref, 0), &w)
+		default:
+			c.server.opt.Handler.Frame(c, h, m)
+		}
+		c.Flush()
+	}
+}
+
+// next reads one frame. Of an unknown kind it reads the payload, too.
+func (c *Conn) next(in *bufio.Reader) (wire.Header, wire.Message, error) {
+	head, err := in.Peek(wire.HeaderSize)
+	if err != nil {
+		return wire.Header{}, nil, err
+	}
+	h, err := wire.ParseHeader(head)
+	if err != nil && !errors.Is(err, wire.ErrUnknown) {
+		return h, nil, err
+	}
+	in.Discard(wire.HeaderSize)
+	payload, bad := c.payload(in, int(h.Length))
+	if bad != nil || err != nil {
+		return h, nil, errors.Join(bad, err)
+	}
+	m, err := wire.Decode(h.Kind, payload)
+	return h, m, err
+}
+
+// payload reads n bytes. It makes room as they come, so that a claim alone costs nothing.
+func (c *Conn) payload(in io.Reader, n int) ([]byte, error) {
+	buf := c.buf[:0]
+	for len(buf) < n {
+		step := min(n-len(buf), max(64<<10, len(buf)))
+		if cap(buf)-len(buf) < step {
+			buf = append(make([]byte, 0, len(buf)+step), buf...)
+		}
+		at := len(buf)
+		buf = buf[:at+step]
+		if _, err := io.ReadFull(in, buf[at:]); err != nil {
+			return nil, err
+		}
+	}
+	if cap(buf) <= keepBuffer {
+		c.buf = buf
+	}
+	return buf, nil
+}
+
+// Fenceable says that the end of the peer's process can be learnt: there is a pidfd to be taken.
+func (c *Conn) Fenceable() bool { return c.pidfd != nil }

@@ -1,0 +1,11 @@
+// Package channel is the Cache Manager's end of the socket: it accepts connections, knows who is at their other end, reads frames and
+// queues answers. What a message means is its Handler's business; the bytes are package wire's.
+//
+// It promises that a peer hurts only itself: a frame is bounded before it is read and held only as far as it has come; answers that a
+// peer does not read are bounded, and its connection ends when there are more; a peer that says nothing in time is let go; and a goroutine
+// waits for a peer only in that peer's own service. Descriptors that a peer sends unasked are dropped by the kernel. When there are
+// no descriptors left for new connections, those that are there go on.
+//
+// A connection costs two goroutines, which end with it: one reads, handles and answers, so that an answer costs no change of goroutine; one
+// writes what others have to tell the peer.
+package channel

@@ -1,0 +1,118 @@
+package manager
+
+import (
+	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
+	"github.com/perigee-llm/perigee/internal/cache/core"
+)
+
+// do does one thing that the core wants. by is who caused the step, or nil; answers to him go out when his Frame ends.
+func (m *Manager) do(now core.Time, a core.Action, by *asker) {
+	switch a := a.(type) {
+	case core.Visible, core.Removed:
+		m.mu.story.saw(now, a)
+		if m.opt.Observe != nil {
+			m.opt.Observe(now, a)
+		}
+	case core.CloseSession:
+		if s := m.mu.sessions[a.Session.Number]; s != nil {
+			for c := range s.conns {
+				c.End(wire.ClassOf(a.Class), "")
+			}
+		}
+	case core.Registered, core.Freed: // Register's caller knows; slots are the core's
+	case core.Read:
+		panic("manager: a read from below memory, and there is nothing below")
+	default:
+		m.answer(a, by)
+	}
+}
+
+// answer sends what a client is to be told.
+func (m *Manager) answer(a core.Action, by *asker) {
+	switch a := a.(type) {
+	case core.Refused:
+		if by != nil && by.s.id == a.Session {
+			m.refuse(by, wire.ClassOf(a.Class), "")
+		}
+	case core.Granted:
+		m.granted(a, by)
+	case core.Published:
+		if s := m.mu.sessions[a.Session.Number]; s != nil && s.publish[a.Op] != nil {
+			p := s.publish[a.Op]
+			delete(s.publish, a.Op)
+			m.send(&p.by, by, &wire.Published{Op: p.op, Sealed: a.Sealed, Dropped: a.Dropped})
+		}
+	case core.Busy:
+		m.mu.story.answered(m.now(), a.Session, a.Ticket, "busy", nil)
+		m.send(by, by, &wire.Busy{Ticket: a.Ticket})
+	case core.Loading:
+		by.s.queries[a.Ticket.Op] = by
+		m.send(by, by, &wire.Loading{Ticket: a.Ticket})
+	case core.Candidates:
+		m.mu.story.answered(m.now(), a.Session, a.Ticket, "candidates", nil)
+		m.send(by, by, &wire.Candidates{Ticket: a.Ticket, Positions: a.Positions})
+	case core.Ready:
+		m.ready(a, by)
+	case core.Plan:
+		p := a
+		by.plan = &p
+		if by.s.restores[a.Lease] == nil {
+			by.s.restores[a.Lease] = &restoring{spoiled: map[uint32]uint32{}}
+		}
+	case core.Restored:
+		m.restored(a, by)
+	}
+}
+
+func (m *Manager) granted(a core.Granted, by *asker) {
+	s := by.s
+	s.publish[a.Op] = &publishing{asker{conn: by.conn, ref: by.ref, s: s}, by.msg.Op}
+	out := &wire.Granted{Op: by.msg.Op, Slots: make([]wire.GrantedSlot, len(a.Blocks))}
+	for i, b := range a.Blocks {
+		out.Slots[i] = wire.GrantedSlot{Disposition: b.Disposition, Slot: b.Slot}
+		blk := &by.msg.Blocks[i]
+		switch b.Disposition {
+		case core.Write:
+			s.granted[b.Slot] = grantInfo{s.parts[blk.Group][by.msg.Part]}
+		case core.NoRoom:
+			m.mu.story.noRoom(m.now(), blk.Hash)
+		}
+		if blk.Group == 0 {
+			out.Chain = by.chains[i]
+		}
+	}
+	m.send(by, by, out)
+}
+
+func (m *Manager) ready(a core.Ready, by *asker) {
+	m.mu.story.answered(m.now(), a.Session, a.Ticket, whyWord(a.Why), a.Hits)
+	s := m.mu.sessions[a.Session.Number]
+	if s == nil {
+		return
+	}
+	to := s.queries[a.Ticket.Op]
+	if by != nil && by.s == s && (by.kind == wire.KindQuery || by.kind == wire.KindPoll) && by.op == a.Ticket.Op {
+		to = by
+	}
+	if to == nil {
+		return // it was cancelled as its answer came
+	}
+	delete(s.queries, a.Ticket.Op)
+	m.send(to, by, &wire.Ready{Ticket: a.Ticket, Why: a.Why, Lease: a.Lease, Hits: a.Hits, Arenas: a.Arenas})
+}
+
+func (m *Manager) restored(a core.Restored, by *asker) {
+	s := m.mu.sessions[a.Session.Number]
+	if s == nil || s.restores[a.Lease] == nil {
+		return
+	}
+	for _, to := range s.restores[a.Lease].by {
+		m.send(&to, by, &wire.Restored{Lease: a.Lease, OK: a.OK})
+	}
+	delete(s.restores, a.Lease)
+}
+
+// whyWord is why a query was answered as it was, for people.
+func whyWord(w core.Why) string {
+	return [...]string{"found", "missing", "too_large", "timed_out", "unreadable"}[w]
+}

@@ -1,0 +1,245 @@
+package manager
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/perigee-llm/perigee/internal/cache/core"
+	"github.com/perigee-llm/perigee/internal/cache/state"
+	"github.com/perigee-llm/perigee/internal/cache/storage/pool"
+)
+
+// adminGrace is how long a stop waits for requests to the admin listener. None takes longer than a look over the pool.
+const adminGrace = 2 * time.Second
+
+// startAdmin opens the admin listener, if there is to be one.
+func (m *Manager) startAdmin() error {
+	if m.opt.Admin == "" {
+		return nil
+	}
+	ln, err := net.Listen("tcp", m.opt.Admin)
+	if err != nil {
+		return err
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collector{m}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("ok\n")) })
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { reply(w, m.Status()) })
+	mux.HandleFunc("GET /explain", m.explain)
+	mux.HandleFunc("POST /flush", m.flush)
+	mux.HandleFunc("POST /evict", m.evict)
+	m.admin.addr = ln.Addr()
+	m.admin.http = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute}
+	m.wg.Go(func() {
+		if err := m.admin.http.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			m.opt.Log.Error("the admin listener failed", "err", err)
+		}
+	})
+	return nil
+}
+
+func (m *Manager) stopAdmin() error {
+	if m.admin.http == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), adminGrace)
+	defer cancel()
+	if err := m.admin.http.Shutdown(ctx); err != nil {
+		return m.admin.http.Close()
+	}
+	return nil
+}
+
+// AdminURL is where the admin listener is; "" without one.
+func (m *Manager) AdminURL() string {
+	if m.admin.addr == nil {
+		return ""
+	}
+	return "http://" + m.admin.addr.String()
+}
+
+func reply(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.Encode(v)
+}
+
+// Status is what GET /status says. Bytes are of slots, if not said otherwise.
+type Status struct {
+	Epoch         string          `json:"epoch"`
+	UptimeSeconds float64         `json:"uptime_seconds"`
+	Connections   int             `json:"connections"`
+	Pool          pool.Usage      `json:"pool"`
+	Usage         core.Usage      `json:"usage"`
+	Stats         core.Stats      `json:"stats"`
+	Spoiled       int64           `json:"spoiled"`
+	Sessions      []SessionStatus `json:"sessions"`
+	Arenas        []ArenaStatus   `json:"arenas"`
+}
+
+// SessionStatus is one instance.
+type SessionStatus struct {
+	Session   uint32 `json:"session"`
+	Instance  string `json:"instance"`
+	Model     string `json:"model,omitempty"`
+	Namespace string `json:"namespace"`
+	// Lost says that it has gone, and that its processes may still touch the pool.
+	Lost      bool  `json:"lost"`
+	Processes []int `json:"processes"`
+}
+
+// ArenaStatus is one arena.
+type ArenaStatus struct {
+	ID        uint32 `json:"id"`
+	Slots     uint32 `json:"slots"`
+	SlotBytes uint32 `json:"slot_bytes"`
+	WarmBytes uint64 `json:"warm_bytes"`
+	Huge      bool   `json:"huge"`
+	Instance  string `json:"instance"` // the last writer
+	Vacant    bool   `json:"vacant"`
+}
+
+// Status returns what is going on. It walks over the pool's books, a few milliseconds for a hundred thousand blocks.
+func (m *Manager) Status() Status {
+	m.mem.RLock()
+	defer m.mem.RUnlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	st := Status{
+		Epoch: strconv.FormatUint(m.epoch, 16), UptimeSeconds: m.now().Seconds(), Connections: m.server.Conns(), Pool: m.pool.Usage(),
+		Usage: m.mu.core.Usage(), Stats: m.mu.core.Stats(), Spoiled: m.counts.spoiled.Load(), Sessions: []SessionStatus{}, Arenas: []ArenaStatus{},
+	}
+	for n := uint32(1); n <= m.mu.session; n++ {
+		s := m.mu.sessions[n]
+		if s == nil {
+			continue
+		}
+		one := SessionStatus{Session: n, Instance: s.instance, Model: s.model, Namespace: state.NamespaceID(s.namespace).String(), Lost: s.lost}
+		for _, p := range s.procs {
+			if !p.gone {
+				one.Processes = append(one.Processes, p.pid)
+			}
+		}
+		st.Sessions = append(st.Sessions, one)
+	}
+	for _, h := range m.mu.holdings {
+		for _, id := range h.ids {
+			if a := m.mem.arenas[id]; a != nil {
+				st.Arenas = append(st.Arenas, ArenaStatus{id, a.Shape.Slots, a.Shape.SlotBytes, a.Warm(), a.Huge, h.instance, h.writer == nil})
+			}
+		}
+	}
+	return st
+}
+
+func (m *Manager) flush(w http.ResponseWriter, r *http.Request) {
+	var n core.Namespace
+	if text := r.URL.Query().Get("namespace"); text != "" {
+		d, err := state.ParseDigest(text)
+		if err != nil {
+			http.Error(w, "namespace: "+err.Error(), http.StatusBadRequest)
+			return
+		}
+		n = core.Namespace(d)
+	}
+	before := m.visible()
+	m.Flush(n)
+	reply(w, map[string]int{"dropped": before - m.visible()})
+}
+
+func (m *Manager) evict(w http.ResponseWriter, r *http.Request) {
+	n, err := strconv.Atoi(r.URL.Query().Get("blocks"))
+	if err != nil || n < 1 {
+		http.Error(w, "blocks: how many of each arena, above 0", http.StatusBadRequest)
+		return
+	}
+	before := m.visible()
+	m.Evict(n)
+	reply(w, map[string]int{"dropped": before - m.visible()})
+}
+
+func (m *Manager) visible() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mu.core.Usage().Blocks
+}
+
+// QueryExplanation is a query, and why it got no more than it did.
+type QueryExplanation struct {
+	Instance   string   `json:"instance"`
+	Request    string   `json:"request,omitempty"`
+	SecondsAgo float64  `json:"seconds_ago"`
+	Asked      []int    `json:"asked"`
+	Hits       []uint32 `json:"hits"`
+	Answer     string   `json:"answer"`
+	TookMicros int64    `json:"took_us"`
+	// First is the first block of the first group that it did not get.
+	First *Explanation `json:"first_missing,omitempty"`
+	// Others are live instances with another identity, and the first field in which theirs differs: pages of theirs cannot be used.
+	Others map[string]string `json:"other_identities,omitempty"`
+}
+
+// explain answers GET /explain?session=N&op=N, or ?block=HEX.
+func (m *Manager) explain(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if text := q.Get("block"); text != "" {
+		b, err := hex.DecodeString(text)
+		if err != nil || len(b) != len(core.Hash{}) {
+			http.Error(w, "block: 64 hexadecimal digits", http.StatusBadRequest)
+			return
+		}
+		reply(w, m.mu.story.explain(m.now(), core.Hash(b)))
+		return
+	}
+	session, err := strconv.ParseUint(q.Get("session"), 10, 32)
+	op, err2 := strconv.ParseUint(q.Get("op"), 10, 64)
+	if err != nil || err2 != nil {
+		http.Error(w, "want session=N&op=N, or block=HEX", http.StatusBadRequest)
+		return
+	}
+	a := m.mu.story.query(uint32(session), op)
+	if a == nil {
+		http.Error(w, "no such query is remembered", http.StatusNotFound)
+		return
+	}
+	reply(w, m.explainQuery(a))
+}
+
+func (m *Manager) explainQuery(a *asked) QueryExplanation {
+	x := QueryExplanation{
+		Instance: a.Instance, Request: a.Request, SecondsAgo: (m.now() - a.At).Seconds(), Asked: a.Asked, Hits: a.Hits, Answer: a.Answer,
+		TookMicros: a.Took.Microseconds(), Others: map[string]string{},
+	}
+	hits := 0
+	if len(a.Hits) > 0 {
+		hits = int(a.Hits[0])
+	}
+	if hits < len(a.names) {
+		first := m.mu.story.explain(m.now(), a.names[hits])
+		x.First = &first
+	}
+	s := m.mu.sessions[a.Session]
+	for _, o := range m.mu.sessions {
+		if s != nil && o.namespace != s.namespace {
+			if d := state.Differences(&s.rank0, &o.rank0); len(d) > 0 {
+				x.Others[o.instance] = d[0].Name
+			}
+		}
+	}
+	return x
+}

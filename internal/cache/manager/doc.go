@@ -1,0 +1,49 @@
+// Package manager is the Cache Manager's daemon around its decisions: it joins the core to the channel, the pool, the checksums and an admin
+// listener. It decides nothing about blocks itself. It is for Linux.
+//
+// It promises:
+//
+//   - A page is named to an engine only after its bytes were found to be what was sealed. One that is not is dropped, counted and computed
+//     anew.
+//   - What a process may write or read is nobody else's until the kernel says that the process is gone, or it says itself that
+//     it has unmapped everything.
+//   - A connection's trouble is its session's and nobody else's. Checksums are made and compared outside of the lock that all share, in the
+//     goroutine of the connection that wants them.
+//   - Close ends everything that Start began; what is killed leaves nothing behind but the socket's name, which the next one replaces.
+package manager
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/perigee-llm/perigee/internal/cache/core"
+	"github.com/perigee-llm/perigee/internal/cache/storage/pool"
+)
+
+// Options are what a Manager is made from. The zero value of each is its default where none is required.
+type Options struct {
+	// Socket is the path that engines connect to; required.
+	Socket string
+	// PoolBytes bounds the shared memory; required. Each instance gets an equal part of it, PoolBytes/Instances (1), unless it
+	// wants less.
+	PoolBytes uint64
+	Instances int
+	Huge      pool.HugePages
+	// UIDs are users who may connect besides our own.
+	UIDs []uint32
+	// Core is the budgets, limits and tenants. Its Epoch is drawn here if it is 0.
+	Core core.Config
+	// Admin is host:port of the admin listener; "": none.
+	Admin string
+	// Name is told to clients and in logs.
+	Name string
+	// Log gets what happens; required.
+	Log *slog.Logger
+	// Observe is told every Visible and Removed, in order, under the lock: it must not block. nil: nobody is.
+	Observe func(at time.Duration, a core.Action)
+	// Pool is for tests: how the pool is made, its Bytes apart.
+	Pool pool.Options
+}
+
+// version is what tells of the program in Welcome.
+const version = "perigee"

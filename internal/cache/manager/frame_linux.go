@@ -1,0 +1,257 @@
+package manager
+
+import (
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/perigee-llm/perigee/internal/cache/channel"
+	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
+	"github.com/perigee-llm/perigee/internal/cache/core"
+)
+
+// Frame implements channel.Handler.
+func (m *Manager) Frame(c *channel.Conn, h wire.Header, msg wire.Message) {
+	s, _ := c.Data.(*session)
+	if s == nil {
+		m.greet(c, h, msg)
+		return
+	}
+	by := &asker{conn: c, ref: h.Ref, s: s, kind: h.Kind}
+	if h.Epoch != m.epoch || h.Session != s.id.Number {
+		m.refuse(by, wire.StaleSession, "")
+		return
+	}
+	// Roles never change once a connection is part of a session; the map does.
+	m.mu.Lock()
+	role := s.conns[c]
+	m.mu.Unlock()
+	if want := roleOf(h.Kind); want != wire.NoRole && role != want {
+		m.refuse(by, wire.WrongRole, "")
+		return
+	}
+	m.serve(by, msg)
+}
+
+// greet takes what a connection without a session may say.
+func (m *Manager) greet(c *channel.Conn, h wire.Header, msg wire.Message) {
+	switch msg := msg.(type) {
+	case *wire.Register:
+		m.register(c, h, msg)
+	case *wire.Attach:
+		m.attach(c, h, msg)
+	case *wire.Ping:
+		c.Send(c.Header(h.Ref, 0), &wire.Pong{})
+	default:
+		m.refuseTo(c, h, refusal{wire.WrongRole, "register or attach first"})
+	}
+}
+
+// roleOf is the connection that a message belongs on; NoRole: any.
+func roleOf(k wire.Kind) wire.Role {
+	switch k {
+	case wire.KindPublish, wire.KindSeal, wire.KindAbandon, wire.KindPublishFrom:
+		return wire.RolePublish
+	case wire.KindQuery, wire.KindPoll, wire.KindCancel, wire.KindStart, wire.KindCopied, wire.KindRelease, wire.KindRestoreInto:
+		return wire.RoleQuery
+	}
+	return wire.NoRole
+}
+
+func (m *Manager) refuse(by *asker, class wire.Class, text string) {
+	m.send(by, by, &wire.Refused{Of: by.kind, Class: class, Item: by.item, Text: text})
+}
+
+// serve takes one message of a session.
+func (m *Manager) serve(by *asker, msg wire.Message) {
+	id := by.s.id
+	switch e := msg.(type) {
+	case *wire.Publish:
+		m.publish(by, e)
+	case *wire.Seal:
+		m.seal(by, e)
+	case *wire.Abandon:
+		m.locked(func() {
+			for i, slot := range e.Slots {
+				by.item = uint32(i)
+				delete(by.s.granted, slot)
+				m.step(&core.Abandoned{Session: id, Slot: slot}, by)
+			}
+		})
+	case *wire.Query:
+		m.query(by, e)
+	case *wire.Poll:
+		by.op = e.Ticket.Op
+		m.locked(func() { m.step(&core.Poll{Session: id, Ticket: e.Ticket}, by) })
+	case *wire.Cancel:
+		m.locked(func() {
+			delete(by.s.queries, e.Ticket.Op)
+			m.step(&core.Cancel{Session: id, Ticket: e.Ticket}, by)
+		})
+	case *wire.Start:
+		m.restore(by, e)
+	case *wire.Copied:
+		m.copied(by, e)
+	case *wire.Release:
+		m.locked(func() { m.step(&core.Release{Session: id, Lease: e.Lease}, by) })
+	case *wire.MapArenas:
+		m.mapArenas(by.conn, wire.Header{Ref: by.ref, Kind: by.kind}, by.s, e)
+	case *wire.Goodbye:
+		m.send(by, by, &wire.Bye{})
+		m.locked(func() { m.goodbye(by.conn, by.s) })
+	case *wire.Ping:
+		m.send(by, by, &wire.Pong{})
+	case *wire.OfferPool, *wire.RestoreInto, *wire.PublishFrom:
+		m.refuse(by, wire.NotBuilt, "the second copy route is specified and not built")
+	default: // Hello, Register, Attach again, or an answer
+		m.refuse(by, wire.WrongRole, "")
+	}
+}
+
+func (m *Manager) locked(f func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f()
+}
+
+func (m *Manager) publish(by *asker, e *wire.Publish) {
+	by.msg = e
+	ev := &core.Publish{Session: by.s.id, Part: e.Part, Scope: e.Scope, Blocks: nameBlocks(e, by.s.model, int(by.s.tokens))}
+	for i := range ev.Blocks {
+		by.chains = append(by.chains, ev.Blocks[i].Chain)
+	}
+	m.locked(func() {
+		by.s.lastPub++
+		ev.Op = by.s.lastPub
+		m.step(ev, by)
+	})
+}
+
+// seal makes the checksums, without the lock, and then tells the core.
+func (m *Manager) seal(by *asker, e *wire.Seal) {
+	sums := make([]uint64, len(e.Slots))
+	for i := range e.Slots {
+		sums[i] = e.Slots[i].Checksum
+		if !e.Summed {
+			sums[i] = m.sum(by.s, e.Slots[i].Slot)
+		}
+	}
+	m.locked(func() {
+		for i := range e.Slots {
+			by.item = uint32(i)
+			delete(by.s.granted, e.Slots[i].Slot)
+			m.step(&core.Sealed{Session: by.s.id, Slot: e.Slots[i].Slot, Checksum: sums[i]}, by)
+		}
+	})
+}
+
+// sum is the checksum of a slot that was granted to the session; 0 if it was not, which the core will find.
+func (m *Manager) sum(s *session, slot core.SlotRef) uint64 {
+	m.mem.RLock()
+	defer m.mem.RUnlock()
+	m.mu.Lock()
+	g, ok := s.granted[slot]
+	m.mu.Unlock()
+	a := m.mem.arenas[slot.Arena]
+	if !ok || a == nil {
+		return 0
+	}
+	m.counts.sealedBytes.Add(int64(g.bytes))
+	return xxh3.Hash(a.Slot(slot.Index, g.bytes))
+}
+
+func (m *Manager) query(by *asker, e *wire.Query) {
+	if text := checkDemand(by.s, e); text != "" {
+		m.refuse(by, wire.BadDemand, text)
+		return
+	}
+	by.op = e.Ticket.Op
+	ev := &core.Query{
+		Session: by.s.id, Ticket: e.Ticket, Mode: e.Mode, Scope: e.Scope, Demand: e.Wants, Consumers: e.Consumers, Priority: e.Priority,
+		Wait: micros(e.WaitMicros),
+	}
+	m.locked(func() {
+		m.mu.story.asked(m.now(), by.s, e)
+		m.step(ev, by)
+	})
+}
+
+// micros is a duration; one that is beyond all sense is an hour, which the core cuts.
+func micros(n uint64) time.Duration { return time.Duration(min(n, 3_600_000_000)) * time.Microsecond }
+
+// restore starts a consumer's restore, and names the pages as they are verified.
+func (m *Manager) restore(by *asker, e *wire.Start) {
+	m.locked(func() {
+		m.step(&core.Start{Session: by.s.id, Lease: e.Lease, Consumer: e.Consumer}, by)
+	})
+	if by.plan != nil {
+		m.namePages(by, by.plan)
+	}
+}
+
+// planPiece is how many bytes are verified before they are named: the copying of one piece hides the verifying of the next, and its frame
+// costs a twentieth of it.
+const planPiece = 1 << 20
+
+// namePages verifies a plan piece by piece and sends it.
+func (m *Manager) namePages(by *asker, p *core.Plan) {
+	first, bytes := 0, 0
+	for i := range p.Slots {
+		if !m.verify(&p.Slots[i]) {
+			m.spoil(by, p, uint32(i))
+			return
+		}
+		bytes += int(p.Slots[i].Bytes)
+		last := i+1 == len(p.Slots)
+		if last || bytes >= planPiece || i+1-first == wire.MaxBlocks {
+			m.send(by, by, &wire.Plan{
+				Lease: p.Lease, Consumer: p.Consumer, First: uint32(first), Total: uint32(len(p.Slots)), Slots: p.Slots[first : i+1],
+			})
+			first, bytes = i+1, 0
+			if !last {
+				by.conn.Flush()
+			}
+		}
+	}
+}
+
+// verify says whether a slot holds what was sealed.
+func (m *Manager) verify(s *core.PlanSlot) bool {
+	m.mem.RLock()
+	defer m.mem.RUnlock()
+	a := m.mem.arenas[s.Slot.Arena]
+	if a == nil {
+		return false // the session has ended meanwhile
+	}
+	m.counts.verifiedBytes.Add(int64(s.Bytes))
+	return xxh3.Hash(a.Slot(s.Slot.Index, s.Bytes)) == s.Checksum
+}
+
+// spoil tells a consumer that its plan ends here. The page goes with its Copied, whatever outcome that claims.
+func (m *Manager) spoil(by *asker, p *core.Plan, bad uint32) {
+	m.counts.spoiled.Add(1)
+	m.opt.Log.Error("a page is not what was sealed", "instance", by.s.instance, "slot", p.Slots[bad].Slot)
+	m.locked(func() {
+		if r := by.s.restores[p.Lease]; r != nil {
+			r.spoiled[p.Consumer] = bad
+		}
+	})
+	m.send(by, by, &wire.Spoiled{Lease: p.Lease, Consumer: p.Consumer, Bad: bad})
+}
+
+func (m *Manager) copied(by *asker, e *wire.Copied) {
+	ev := &core.Copied{Session: by.s.id, Lease: e.Lease, Consumer: e.Consumer, Outcome: e.Outcome, Bad: e.Bad}
+	m.locked(func() {
+		if r := by.s.restores[e.Lease]; r != nil {
+			if bad, ok := r.spoiled[e.Consumer]; ok {
+				ev.Outcome, ev.Bad = core.Mismatch, bad
+			} else if e.Outcome == core.Mismatch {
+				// We found every page of the plan to be right, so this is not the page's fault, and no client drops
+				// what is everybody's by saying so.
+				ev.Outcome = core.Failed
+			}
+			r.by = append(r.by, *by)
+		}
+		m.step(ev, by)
+	})
+}

@@ -1,0 +1,217 @@
+package manager
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/perigee-llm/perigee/internal/cache/channel"
+	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
+	"github.com/perigee-llm/perigee/internal/cache/core"
+	"github.com/perigee-llm/perigee/internal/cache/storage/pool"
+)
+
+// Manager is one running daemon. Start one with Start; end it with Close.
+type Manager struct {
+	opt    Options
+	epoch  uint64
+	start  time.Time
+	pool   *pool.Pool
+	server *channel.Server
+
+	mu   books
+	mem  memory
+	tick chan struct{}      // a look at the time is wanted
+	quit context.CancelFunc // ends the ticking and the waiting for processes
+	ctx  context.Context
+	wg   sync.WaitGroup
+
+	admin struct {
+		http *http.Server
+		addr net.Addr
+	}
+	counts counts
+}
+
+// books is what one lock guards. It is never held over I/O or over a look at pages.
+type books struct {
+	sync.Mutex // before channel's locks
+	core       *core.Core
+	acts       []core.Action
+	sessions   map[uint32]*session
+	tokens     map[[16]byte]*session
+	holdings   []*holding
+	session    uint32 // the last number
+	arena      uint32 // the next id
+	closed     bool
+	ticking    bool
+	story      story
+}
+
+// memory is the arenas by their ids. It is held for reading over every look at a page, so that no arena is unmapped under it; before mu
+// when both are taken.
+type memory struct {
+	sync.RWMutex
+	arenas map[uint32]*pool.Arena
+}
+
+// counts are of what the core does not see.
+type counts struct {
+	sealedBytes, verifiedBytes atomic.Int64
+	spoiled                    atomic.Int64
+}
+
+// Start starts a Manager: it listens when Start returns.
+func Start(o Options) (*Manager, error) {
+	if o.Instances == 0 {
+		o.Instances = 1
+	}
+	if o.Core.Epoch == 0 {
+		o.Core.Epoch = randomEpoch()
+	}
+	po := o.Pool
+	po.Bytes, po.Huge = o.PoolBytes, o.Huge
+	p, err := pool.New(po)
+	if err != nil {
+		return nil, err
+	}
+	m := &Manager{opt: o, epoch: o.Core.Epoch, start: time.Now(), pool: p, tick: make(chan struct{}, 1)}
+	m.mu.core = core.New(o.Core, nil)
+	m.mu.sessions, m.mu.tokens = map[uint32]*session{}, map[[16]byte]*session{}
+	m.mem.arenas = map[uint32]*pool.Arena{}
+	m.ctx, m.quit = context.WithCancel(context.Background())
+	if err := m.listen(); err != nil {
+		m.quit()
+		p.Close()
+		return nil, err
+	}
+	m.wg.Go(m.ticks)
+	return m, nil
+}
+
+func randomEpoch() uint64 {
+	for {
+		var b [8]byte
+		rand.Read(b[:])
+		if n := binary.LittleEndian.Uint64(b[:]); n != 0 {
+			return n
+		}
+	}
+}
+
+func (m *Manager) listen() (err error) {
+	name := m.opt.Name
+	if name == "" {
+		name = version
+	}
+	m.server, err = channel.Listen(channel.Options{
+		Path: m.opt.Socket, Epoch: m.epoch, Handler: m, UIDs: m.opt.UIDs,
+		Welcome: wire.Welcome{Manager: name, Queries: uint32(or(m.opt.Core.Limits.SessionQueries, 128)), Publishes: uint32(or(m.opt.Core.Limits.Publishes, 256)), Blocks: wire.MaxBlocks},
+	})
+	if err != nil {
+		return err
+	}
+	if err := m.startAdmin(); err != nil {
+		m.server.Close()
+		return err
+	}
+	return nil
+}
+
+func or(n, def int) int {
+	if n == 0 {
+		return def
+	}
+	return n
+}
+
+// Epoch is this start's incarnation.
+func (m *Manager) Epoch() uint64 { return m.epoch }
+
+// Close ends every session, waits for their goroutines, and gives the pool back. What engines have mapped reads as zeros from then on.
+func (m *Manager) Close() error {
+	m.server.Close()
+	m.quit()
+	m.wg.Wait()
+	err := m.stopAdmin()
+	m.mem.Lock()
+	defer m.mem.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.closed = true
+	clear(m.mem.arenas)
+	m.pool.Close()
+	return err
+}
+
+func (m *Manager) now() core.Time { return time.Since(m.start) }
+
+// step gives the core an event and does what it says. by is who caused it, and gets the answers that are for him.
+func (m *Manager) step(ev core.Event, by *asker) {
+	s := &m.mu
+	now := m.now()
+	s.acts = s.core.Step(now, ev, s.acts[:0])
+	acts := s.acts
+	s.acts = nil // what we do about one may step again
+	for _, a := range acts {
+		m.do(now, a, by)
+	}
+	clear(acts)
+	s.acts = acts
+	if _, open := s.core.Next(); open && !s.ticking {
+		s.ticking = true
+		select {
+		case m.tick <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// ticks lets time pass for the core while something in it waits for time.
+func (m *Manager) ticks() {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		select {
+		case <-m.ctx.Done():
+			return
+		case <-m.tick:
+		case <-timer.C:
+			m.mu.Lock()
+			m.mu.ticking = false // step sees whether another is wanted
+			m.step(&core.Tick{}, nil)
+			m.mu.Unlock()
+			continue
+		}
+		m.mu.Lock()
+		at, open := m.mu.core.Next()
+		m.mu.ticking = open
+		m.mu.Unlock()
+		if open {
+			timer.Reset(at - m.now())
+		}
+	}
+}
+
+// Flush drops the blocks of a namespace, or of all if it is zero.
+func (m *Manager) Flush(n core.Namespace) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.step(&core.Flush{Namespace: n}, nil)
+}
+
+// Evict drops up to n blocks of each arena, in the order in which a full pool would.
+func (m *Manager) Evict(n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, h := range m.mu.holdings {
+		for _, id := range h.ids {
+			m.step(&core.Evict{Arena: id, Blocks: n}, nil)
+		}
+	}
+}

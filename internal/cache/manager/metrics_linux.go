@@ -1,0 +1,110 @@
+package manager
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/perigee-llm/perigee/internal/cache/core"
+)
+
+// collector reads the metrics as they are asked for: all of them are counts that are kept anyway. Bytes are of slots, padding included, except
+// those of checksums, which are of payloads.
+type collector struct{ m *Manager }
+
+const prefix = "perigee_cache_"
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(prefix+name, help, labels, nil)
+}
+
+var (
+	poolCapacity  = desc("pool_capacity_bytes", "Shared memory that arenas may take.")
+	poolArenas    = desc("pool_arena_bytes", "Shared memory that arenas take.")
+	poolWarm      = desc("pool_warm_bytes", "Bytes of arenas that were faulted in ahead.")
+	poolUsed      = desc("pool_used_bytes", "Slots in use.")
+	residentN     = desc("resident_blocks", "Blocks that can be restored.")
+	queryBytes    = desc("query_reserved_bytes", "What queries are charged, by phase.", "phase")
+	pinnedBytes   = desc("pinned_bytes", "Blocks that somebody holds, each once.")
+	grantedBytes  = desc("granted_bytes", "Slots that a client or a read may write.")
+	quarantined   = desc("quarantined_bytes", "Slots that a lost client may still write.")
+	sessions      = desc("sessions", "Instances, lost ones that are not gone included.")
+	connections   = desc("connections", "Connections of clients.")
+	turned        = desc("connections_turned_away_total", "Connections that were not served.")
+	published     = desc("published_blocks_total", "Blocks that clients wanted to publish, by disposition.", "disposition")
+	collected     = desc("collected_blocks_total", "Blocks given up before all their parts were sealed.")
+	removed       = desc("removed_blocks_total", "Blocks withdrawn, by reason.", "reason")
+	answers       = desc("query_empty_total", "Queries that brought nothing, by reason.", "reason")
+	busy          = desc("query_busy_total", "Queries that were not admitted.")
+	budgetWaits   = desc("query_budget_waits_total", "Queries that had to wait for bytes.")
+	refused       = desc("refused_total", "Messages refused by the core, by class.", "class")
+	restores      = desc("restores_total", "Restores that ended, by outcome.", "outcome")
+	expired       = desc("leases_expired_total", "Leases that nobody came for.")
+	sealedBytes   = desc("checksum_sealed_bytes_total", "Bytes whose checksum was made here.")
+	verifiedBytes = desc("checksum_verified_bytes_total", "Bytes that were compared with their checksum for a restore.")
+	spoiled       = desc("spoiled_pages_total", "Pages found to be other than was sealed, each time one was asked for.")
+)
+
+// Describe implements prometheus.Collector: unchecked, since Collect knows them all.
+func (c collector) Describe(chan<- *prometheus.Desc) {}
+
+var (
+	dispositions = [...]string{"write", "present", "taken", "no_room"}
+	reasons      = [...]string{"evicted", "flushed", "corrupted"}
+	outcomes     = [...]string{"failed", "whole"}
+)
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(out chan<- prometheus.Metric) {
+	m := c.m
+	m.mu.Lock()
+	u, st := m.mu.core.Usage(), m.mu.core.Stats()
+	m.mu.Unlock()
+	pool := m.pool.Usage()
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	count := func(d *prometheus.Desc, v int64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	gauge(poolCapacity, float64(pool.Bytes))
+	gauge(poolArenas, float64(pool.Used))
+	gauge(poolWarm, float64(pool.Warm))
+	gauge(poolUsed, float64(u.Pool-u.Free))
+	gauge(residentN, float64(u.Blocks))
+	gauge(queryBytes, float64(u.Reserved), "reading")
+	gauge(queryBytes, float64(u.Leased), "leased")
+	gauge(queryBytes, float64(u.Orphaned), "orphaned")
+	gauge(pinnedBytes, float64(u.Pinned))
+	gauge(grantedBytes, float64(u.Granted))
+	gauge(quarantined, float64(u.Quarantined))
+	gauge(sessions, float64(u.Sessions))
+	gauge(connections, float64(m.server.Conns()))
+	count(turned, m.server.Turned.Load())
+	for i, word := range dispositions {
+		count(published, st.Published[i], word)
+	}
+	count(collected, st.Collected)
+	for i, word := range reasons {
+		count(removed, st.Removed[i], word)
+	}
+	for w := core.Missing; w <= core.Unreadable; w++ {
+		count(answers, st.Nothing[w], whyWord(w))
+	}
+	count(busy, st.Busy)
+	count(budgetWaits, st.BudgetWaits)
+	for i, word := range outcomes {
+		count(restores, st.Restores[i], word)
+	}
+	count(expired, st.Expired)
+	count(sealedBytes, m.counts.sealedBytes.Load())
+	count(verifiedBytes, m.counts.verifiedBytes.Load())
+	count(spoiled, m.counts.spoiled.Load())
+	c.refused(st, count)
+}
+
+func (c collector) refused(st core.Stats, count func(*prometheus.Desc, int64, ...string)) {
+	for class, n := range st.Refused {
+		if word := classWord(core.Class(class)); word != "" {
+			count(refused, n, word)
+		}
+	}
+}

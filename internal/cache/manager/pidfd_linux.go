@@ -1,0 +1,27 @@
+package manager
+
+import (
+	"context"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// waitPidfd waits until the process has ended: the kernel says so when the last of its threads has let go of its memory. It returns
+// false if the context ends first.
+func waitPidfd(ctx context.Context, f *os.File) bool {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return false
+	}
+	stop := context.AfterFunc(ctx, func() { f.Close() })
+	defer stop()
+	ended := false
+	err = raw.Read(func(fd uintptr) bool {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(p, 0)
+		ended = err == nil && n == 1 && p[0].Revents&unix.POLLIN != 0
+		return ended
+	})
+	return err == nil && ended
+}

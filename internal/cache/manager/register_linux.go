@@ -1,0 +1,357 @@
+package manager
+
+import (
+	"crypto/rand"
+	"errors"
+	"math"
+	"os"
+	"slices"
+
+	"github.com/perigee-llm/perigee/internal/cache/channel"
+	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
+	"github.com/perigee-llm/perigee/internal/cache/core"
+	"github.com/perigee-llm/perigee/internal/cache/state"
+	"github.com/perigee-llm/perigee/internal/cache/storage/pool"
+	"github.com/perigee-llm/perigee/internal/cache/storage/pool/layout"
+)
+
+// holding is the arenas of one instance. They stay when it has left, with what is in them, for whoever comes next: the same
+// namespace takes them over, another one replaces them.
+type holding struct {
+	namespace core.Namespace
+	instance  string // of its last writer
+	shapes    []layout.Shape
+	ids       []uint32
+	writer    *session // nil: vacant
+	seq       uint32   // of its last registration; the vacant one with the least goes first
+}
+
+func (h *holding) bytes() (n uint64) {
+	for _, s := range h.shapes {
+		n += s.Bytes()
+	}
+	return n
+}
+
+// identity is what an instance's namespaces say.
+type identity struct {
+	namespace core.Namespace
+	rank0     state.Namespace
+	contract  *state.Contract
+	tokens    uint64
+	parts     [][]uint64 // bytes, by group and part
+}
+
+// identify works out an instance's identity. Nothing of it is believed: all follows from the namespaces.
+func identify(encoded [][]byte) (identity, error) {
+	ranks := make([]state.Namespace, 0, len(encoded))
+	for _, b := range encoded {
+		n, err := state.DecodeNamespace(b)
+		if err != nil {
+			return identity{}, err
+		}
+		ranks = append(ranks, n)
+	}
+	id, err := state.InstanceID(ranks)
+	if err != nil {
+		return identity{}, err
+	}
+	contract, err := state.Compile(id, ranks[0].Layout.BlockTokens, ranks[0].Requirements())
+	if err != nil {
+		return identity{}, err
+	}
+	out := identity{namespace: core.Namespace(id), rank0: ranks[0], contract: contract, tokens: uint64(ranks[0].Layout.BlockTokens)}
+	for g := range ranks[0].Layout.Groups {
+		var parts []uint64
+		for r := range ranks {
+			parts = append(parts, ranks[r].Layout.Groups[g].PageBytes())
+		}
+		out.parts = append(out.parts, parts)
+	}
+	return out, nil
+}
+
+// refusal is why a registration was refused.
+type refusal struct {
+	class wire.Class
+	text  string
+}
+
+func (m *Manager) register(c *channel.Conn, h wire.Header, msg *wire.Register) {
+	s, files, no := m.admit(c, msg)
+	if no.class != 0 {
+		m.refuseTo(c, h, no)
+		return
+	}
+	out := &wire.Registered{Token: s.token, Namespace: s.namespace}
+	m.mem.RLock()
+	out.Arenas = m.arenasOf(s.holding.ids)
+	m.mem.RUnlock()
+	for g := range s.parts {
+		size, _ := layout.SlotBytes(uint64(slices.Max(s.parts[g])))
+		at := slices.IndexFunc(s.holding.shapes, func(sh layout.Shape) bool { return sh.SlotBytes == size })
+		out.GroupArenas = append(out.GroupArenas, uint32(at))
+	}
+	c.Send(c.Header(h.Ref, s.id.Number), out, files...)
+}
+
+func (m *Manager) refuseTo(c *channel.Conn, h wire.Header, no refusal) {
+	c.Send(c.Header(h.Ref, h.Session), &wire.Refused{Of: h.Kind, Class: no.class, Text: no.text})
+}
+
+// admit makes the session, its holding and the memory.
+func (m *Manager) admit(c *channel.Conn, msg *wire.Register) (*session, []*os.File, refusal) {
+	if !c.Fenceable() {
+		return nil, nil, refusal{wire.Unfenceable, "no pidfd of the process: share its pid namespace, or use Linux 6.5"}
+	}
+	id, err := identify(msg.Ranks)
+	if err != nil {
+		return nil, nil, refusal{wire.BadIdentity, err.Error()}
+	}
+	share := m.opt.PoolBytes / uint64(m.opt.Instances)
+	if msg.PoolBytes > 0 {
+		share = min(share, msg.PoolBytes)
+	}
+	plan, ok := layout.Carve(share, id.parts)
+	if !ok {
+		return nil, nil, refusal{wire.PoolTooSmall, ""}
+	}
+	m.mem.Lock()
+	defer m.mem.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mu.closed {
+		return nil, nil, refusal{wire.Stopping, ""}
+	}
+	old, victims, ok := m.place(id.namespace, msg.Instance, plan)
+	if !ok {
+		return nil, nil, refusal{wire.NoPool, "every part of the pool is an instance's"}
+	}
+	s := m.newSession(msg, id)
+	s.holding = old
+	if old == nil {
+		s.holding = m.newHolding(id.namespace, plan)
+	}
+	if class := m.registerCore(s, msg, plan, victims); class != 0 {
+		return nil, nil, refusal{class, ""}
+	}
+	m.retire(victims)
+	if old == nil {
+		m.mu.holdings = append(m.mu.holdings, s.holding)
+	}
+	s.holding.writer, s.holding.instance, s.holding.seq = s, s.instance, s.id.Number
+	files, err := m.memoryOf(s.holding)
+	if err != nil { // the core knows the arenas already, and they are empty: they wait for a time with more memory
+		s.lost = true
+		m.step(&core.Lost{Session: s.id}, nil)
+		m.step(&core.Fenced{Session: s.id}, nil)
+		s.holding.writer = nil
+		m.opt.Log.Error("no memory for an arena", "instance", s.instance, "err", err)
+		return nil, nil, refusal{wire.NoPool, err.Error()}
+	}
+	m.mu.sessions[s.id.Number], m.mu.tokens[s.token] = s, s
+	m.join(c, s, wire.RoleQuery)
+	m.opt.Log.Info("instance registered", "instance", s.instance, "session", s.id.Number, "namespace", state.NamespaceID(s.namespace), "bytes", s.holding.bytes())
+	return s, files, refusal{}
+}
+
+// place finds a holding for an instance: one to take over, or else room for a new one, at the expense of vacant ones if need be.
+func (m *Manager) place(n core.Namespace, instance string, p layout.Plan) (old *holding, victims []*holding, ok bool) {
+	var vacant []*holding
+	free := m.pool.Free()
+	for _, h := range m.mu.holdings {
+		if h.writer != nil {
+			continue
+		}
+		if h.namespace == n && slices.Equal(h.shapes, p.Arenas) && (old == nil || h.instance == instance) {
+			old = h
+		}
+		vacant = append(vacant, h)
+	}
+	if old != nil {
+		return old, nil, true
+	}
+	slices.SortFunc(vacant, func(a, b *holding) int { return int(a.seq) - int(b.seq) })
+	for p.Bytes() > free && len(vacant) > 0 {
+		free += m.memoryBytes(vacant[0])
+		victims, vacant = append(victims, vacant[0]), vacant[1:]
+	}
+	return nil, victims, p.Bytes() <= free
+}
+
+func (m *Manager) memoryBytes(h *holding) (n uint64) {
+	for _, id := range h.ids {
+		if a := m.mem.arenas[id]; a != nil {
+			n += a.Shape.Bytes()
+		}
+	}
+	return n
+}
+
+func (m *Manager) newSession(msg *wire.Register, id identity) *session {
+	m.mu.session++
+	s := &session{
+		id: core.SessionID{Epoch: m.epoch, Number: m.mu.session}, instance: msg.Instance, model: msg.Model, url: msg.URL,
+		namespace: id.namespace, rank0: id.rank0, contract: id.contract, tokens: id.tokens,
+		conns: map[*channel.Conn]wire.Role{}, granted: map[core.SlotRef]grantInfo{}, publish: map[uint64]*publishing{},
+		queries: map[uint64]*asker{}, restores: map[core.LeaseID]*restoring{},
+	}
+	rand.Read(s.token[:])
+	for _, g := range id.parts {
+		var parts []uint32
+		for _, n := range g {
+			parts = append(parts, uint32(n)) // Carve has refused what a slot cannot hold
+		}
+		s.parts = append(s.parts, parts)
+	}
+	return s
+}
+
+func (m *Manager) newHolding(n core.Namespace, p layout.Plan) *holding {
+	h := &holding{namespace: n, shapes: p.Arenas}
+	for range p.Arenas {
+		h.ids = append(h.ids, m.mu.arena)
+		m.mu.arena++
+	}
+	return h
+}
+
+// tombstone is the shape that a retired arena gets in the core: the core forgets what was in it, and its id names no memory again. An id is
+// never used for other memory, since clients keep their maps of arenas by it.
+var tombstone = layout.Shape{Slots: 1, SlotBytes: 1}
+
+// registerCore introduces the session to the core, with its arenas and the victims' in their new shape.
+func (m *Manager) registerCore(s *session, msg *wire.Register, p layout.Plan, victims []*holding) wire.Class {
+	ev := &core.Register{
+		Session: s.id, Instance: s.instance, Namespace: s.namespace, Scope: msg.Scope, QueryBytes: int64(min(msg.QueryBytes, math.MaxInt64)),
+	}
+	for g, parts := range s.parts {
+		ev.Layout = append(ev.Layout, core.Group{Arena: p.Groups[g], PartBytes: parts})
+	}
+	arena := func(id uint32, sh layout.Shape) {
+		ev.Arenas = append(ev.Arenas, core.Arena{ID: id, Slots: sh.Slots, SlotBytes: sh.SlotBytes})
+	}
+	for i, id := range s.holding.ids {
+		arena(id, s.holding.shapes[i])
+	}
+	for _, v := range victims {
+		for _, id := range v.ids {
+			arena(id, tombstone)
+		}
+	}
+	by := &refusedBy{}
+	m.mu.acts = m.mu.core.Step(m.now(), ev, m.mu.acts[:0])
+	for _, a := range m.mu.acts {
+		if r, ok := a.(core.Refused); ok {
+			by.class = wire.ClassOf(r.Class)
+			continue
+		}
+		m.do(m.now(), a, nil)
+	}
+	return by.class
+}
+
+type refusedBy struct{ class wire.Class }
+
+// retire gives the victims' memory back.
+func (m *Manager) retire(victims []*holding) {
+	for _, v := range victims {
+		for _, id := range v.ids {
+			if a := m.mem.arenas[id]; a != nil {
+				delete(m.mem.arenas, id)
+				a.Close()
+			}
+		}
+		m.mu.holdings = slices.DeleteFunc(m.mu.holdings, func(h *holding) bool { return h == v })
+	}
+}
+
+// memoryOf returns the writable descriptors of a holding's arenas, and makes what is not there.
+func (m *Manager) memoryOf(h *holding) ([]*os.File, error) {
+	var files []*os.File
+	for i, id := range h.ids {
+		a := m.mem.arenas[id]
+		if a == nil {
+			var err error
+			if a, err = m.pool.Open(h.shapes[i]); err != nil {
+				if errors.Is(err, pool.ErrFull) {
+					err = errors.New("the pool is full")
+				}
+				return nil, err
+			}
+			m.mem.arenas[id] = a
+		}
+		files = append(files, a.Writable())
+	}
+	return files, nil
+}
+
+// arenasOf tells clients of arenas. mem is held.
+func (m *Manager) arenasOf(ids []uint32) []wire.Arena {
+	var out []wire.Arena
+	for _, id := range ids {
+		if a := m.mem.arenas[id]; a != nil {
+			out = append(out, wire.Arena{ID: id, Slots: a.Shape.Slots, SlotBytes: a.Shape.SlotBytes, MapBytes: a.MapBytes})
+		}
+	}
+	return out
+}
+
+func (m *Manager) attach(c *channel.Conn, h wire.Header, msg *wire.Attach) {
+	if !c.Fenceable() {
+		m.refuseTo(c, h, refusal{wire.Unfenceable, "no pidfd of the process"})
+		return
+	}
+	m.mem.RLock()
+	defer m.mem.RUnlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.mu.tokens[msg.Token]
+	switch {
+	case h.Epoch != m.epoch || s == nil || s.id.Number != h.Session:
+		m.refuseTo(c, h, refusal{wire.StaleSession, ""})
+	case msg.Role != wire.RoleQuery && msg.Role != wire.RolePublish:
+		m.refuseTo(c, h, refusal{wire.WrongRole, ""})
+	case len(s.procs) >= maxConns:
+		m.refuseTo(c, h, refusal{wire.TooMany, ""})
+	default:
+		m.join(c, s, msg.Role)
+		out := &wire.Attached{}
+		var files []*os.File
+		if msg.Role == wire.RolePublish {
+			out.Arenas = m.arenasOf(s.holding.ids)
+			for _, id := range s.holding.ids {
+				files = append(files, m.mem.arenas[id].Writable())
+			}
+		}
+		c.Send(c.Header(h.Ref, s.id.Number), out, files...)
+	}
+}
+
+// maxConns bounds a session's connections: two a rank, and the scheduler's.
+const maxConns = 2*core.MaxParts + 2
+
+func (m *Manager) mapArenas(c *channel.Conn, h wire.Header, s *session, msg *wire.MapArenas) {
+	m.mem.RLock()
+	defer m.mem.RUnlock()
+	m.mu.Lock()
+	var allowed []uint32
+	for _, held := range m.mu.holdings {
+		if held.namespace == s.namespace { // pages of others are of no use, and not to be read
+			allowed = append(allowed, held.ids...)
+		}
+	}
+	m.mu.Unlock()
+	out := &wire.Arenas{}
+	var files []*os.File
+	for i, id := range msg.Arenas {
+		a := m.mem.arenas[id]
+		if a == nil || !slices.Contains(allowed, id) {
+			c.Send(c.Header(h.Ref, s.id.Number), &wire.Refused{Of: h.Kind, Class: wire.Invalid, Item: uint32(i), Text: "no such arena of the namespace"})
+			return
+		}
+		out.Arenas = append(out.Arenas, m.arenasOf([]uint32{id})...)
+		files = append(files, a.ReadOnly())
+	}
+	c.Send(c.Header(h.Ref, s.id.Number), out, files...)
+}

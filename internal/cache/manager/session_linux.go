@@ -1,0 +1,171 @@
+package manager
+
+import (
+	"os"
+
+	"github.com/perigee-llm/perigee/internal/cache/channel"
+	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
+	"github.com/perigee-llm/perigee/internal/cache/core"
+	"github.com/perigee-llm/perigee/internal/cache/state"
+	"github.com/perigee-llm/perigee/internal/chain"
+)
+
+// session is one registered instance, as the channel knows it.
+//
+//	(new) ──Register──▶ live ──a connection ends, Goodbye──▶ lost ──all its processes are gone──▶ (gone)
+type session struct {
+	id        core.SessionID
+	instance  string
+	model     string
+	url       string
+	namespace core.Namespace
+	rank0     state.Namespace // for explanations
+	token     [16]byte
+	contract  *state.Contract
+	tokens    uint64 // of a block
+	parts     [][]uint32
+	holding   *holding
+
+	conns map[*channel.Conn]wire.Role
+	procs []*process
+	lost  bool
+
+	granted  map[core.SlotRef]grantInfo
+	lastPub  uint64                 // the core's number of the last Publish
+	publish  map[uint64]*publishing // by the core's number
+	queries  map[uint64]*asker
+	restores map[core.LeaseID]*restoring
+}
+
+// process is a connection's other end, for as long as it may touch the pool.
+type process struct {
+	pid   int
+	pidfd *os.File // closed when it is gone
+	gone  bool
+}
+
+// asker is who gets an answer.
+type asker struct {
+	conn *channel.Conn
+	ref  uint64
+	s    *session
+	kind wire.Kind
+	item uint32
+	op   uint64 // of Query and Poll
+	// plan is what Start was answered with, for the asker himself to verify and send.
+	plan *core.Plan
+	// msg and chains are a Publish's, for its Granted.
+	msg    *wire.Publish
+	chains []chain.Key
+}
+
+// grantInfo is what a granted slot is for.
+type grantInfo struct{ bytes uint32 }
+
+// publishing is an open Publish. The client's number for it is only echoed: several processes of one instance publish, and cannot count
+// together, so that the core's number is given here.
+type publishing struct {
+	by asker
+	op uint64
+}
+
+// restoring is a lease that was started on: who is to hear of its end, and what was found spoiled for whom.
+type restoring struct {
+	by      []asker
+	spoiled map[uint32]uint32 // consumer to the bad place
+}
+
+// Gone implements channel.Handler.
+func (m *Manager) Gone(c *channel.Conn) {
+	s, _ := c.Data.(*session)
+	if s == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(s.conns, c)
+	m.lose(s)
+}
+
+// lose ends a live session and begins to wait for its processes.
+func (m *Manager) lose(s *session) {
+	if s.lost {
+		return
+	}
+	s.lost = true
+	m.opt.Log.Info("session lost", "instance", s.instance, "session", s.id.Number)
+	delete(m.mu.tokens, s.token)
+	m.step(&core.Lost{Session: s.id}, nil)
+	for c := range s.conns {
+		c.End(wire.StaleSession, "the session has ended")
+	}
+	clear(s.publish)
+	clear(s.queries)
+	clear(s.restores)
+	for _, p := range s.procs {
+		if !p.gone {
+			m.wg.Go(func() { m.await(s, p) })
+		}
+	}
+	m.fenceIfGone(s)
+}
+
+// await waits for the end of a process.
+func (m *Manager) await(s *session, p *process) {
+	ended := waitPidfd(m.ctx, p.pidfd)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p.pidfd.Close()
+	if ended {
+		p.gone = true
+		m.fenceIfGone(s)
+	}
+}
+
+// fenceIfGone frees what was quarantined, when no process of the session can touch anything any more.
+func (m *Manager) fenceIfGone(s *session) {
+	for _, p := range s.procs {
+		if !p.gone {
+			return
+		}
+	}
+	if m.mu.sessions[s.id.Number] != s {
+		return
+	}
+	delete(m.mu.sessions, s.id.Number)
+	clear(s.granted)
+	m.step(&core.Fenced{Session: s.id}, nil)
+	s.holding.writer = nil
+	m.opt.Log.Info("session fenced", "instance", s.instance, "session", s.id.Number)
+}
+
+// goodbye takes a process's word that it has unmapped everything.
+func (m *Manager) goodbye(c *channel.Conn, s *session) {
+	for _, p := range s.procs {
+		// A process that we cannot see has no number of its own: then the word is for nobody else.
+		if p.pid == c.Peer.PID && p.pid != 0 && !p.gone {
+			p.gone = true
+			if !s.lost {
+				p.pidfd.Close()
+			}
+		}
+	}
+	m.lose(s)
+	m.fenceIfGone(s)
+}
+
+// join makes a connection part of a session.
+func (m *Manager) join(c *channel.Conn, s *session, role wire.Role) {
+	c.Data = s
+	s.conns[c] = role
+	s.procs = append(s.procs, &process{pid: c.Peer.PID, pidfd: c.TakePidfd()})
+	c.Settle()
+}
+
+// send answers an asker.
+func (m *Manager) send(to *asker, by *asker, msg wire.Message, files ...*os.File) {
+	to.conn.Send(to.conn.Header(to.ref, to.s.id.Number), msg, files...)
+	if by == nil || by.conn != to.conn {
+		to.conn.Kick()
+	}
+}

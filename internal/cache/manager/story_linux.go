@@ -1,0 +1,129 @@
+package manager
+
+import (
+	"encoding/hex"
+	"time"
+
+	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
+	"github.com/perigee-llm/perigee/internal/cache/core"
+)
+
+// story is what is remembered so that a miss can be explained: the last queries and why blocks went. Both are rings, so that what it
+// takes is fixed; what has left them is "not remembered", which is not "never there".
+type story struct {
+	queries ring[asked]
+	ends    ring[ended]
+}
+
+const (
+	storyQueries = 1024 // some minutes of a busy host
+	storyEnds    = 8192 // evictions come in the hundreds a second: 64 bytes each
+)
+
+// asked is a query and its answer.
+type asked struct {
+	At       time.Duration
+	Session  uint32
+	Instance string
+	Request  string
+	Ticket   core.Ticket
+	Mode     core.Mode
+	Asked    []int // blocks, by group
+	Answer   string
+	Took     time.Duration
+	Hits     []uint32
+	// names are kept of the blocks by which a miss is explained: those of the first group, up to a bound.
+	names []core.Hash
+}
+
+// storyNames bounds the names kept with a query: 1,024 queries of 64 names are 2 MiB. A miss behind them is explained by the
+// block that it begins with only if it is among them.
+const storyNames = 64
+
+// ended is why a block is not there.
+type ended struct {
+	at  time.Duration
+	key core.Hash
+	why string
+}
+
+// ring keeps the last n values. The zero value is an empty ring of no length.
+type ring[T any] struct {
+	all  []T
+	next int
+}
+
+func (r *ring[T]) add(v T, most int) *T {
+	if len(r.all) < most {
+		r.all = append(r.all, v)
+		return &r.all[len(r.all)-1]
+	}
+	at := r.next
+	r.all[at] = v
+	r.next = (r.next + 1) % most
+	return &r.all[at]
+}
+
+// last returns the latest value that is wanted.
+func (r *ring[T]) last(want func(*T) bool) *T {
+	for i := range r.all {
+		v := &r.all[(r.next-1-i+2*len(r.all))%len(r.all)]
+		if want(v) {
+			return v
+		}
+	}
+	return nil
+}
+
+func (s *story) asked(now time.Duration, who *session, e *wire.Query) {
+	a := asked{At: now, Session: who.id.Number, Instance: who.instance, Request: e.Request, Ticket: e.Ticket, Mode: e.Mode, Answer: "loading"}
+	for i, w := range e.Wants {
+		a.Asked = append(a.Asked, len(w.Hashes))
+		if i == 0 {
+			a.names = append([]core.Hash(nil), w.Hashes[:min(len(w.Hashes), storyNames)]...)
+		}
+	}
+	s.queries.add(a, storyQueries)
+}
+
+func (s *story) answered(now time.Duration, who core.SessionID, t core.Ticket, answer string, hits []uint32) {
+	if q := s.query(who.Number, t.Op); q != nil && q.Ticket == t && q.Answer == "loading" {
+		q.Answer, q.Hits, q.Took = answer, hits, now-q.At
+	}
+}
+
+func (s *story) query(session uint32, op uint64) *asked {
+	return s.queries.last(func(a *asked) bool { return a.Session == session && a.Ticket.Op == op })
+}
+
+// saw takes down that a block came or went.
+func (s *story) saw(now time.Duration, a core.Action) {
+	if r, ok := a.(core.Removed); ok {
+		s.ends.add(ended{now, r.Hash, [...]string{"evicted: its slots were needed", "flushed by an operator", "corrupt: its bytes were not what was sealed"}[r.Reason]}, storyEnds)
+	}
+}
+
+func (s *story) noRoom(now time.Duration, h core.Hash) {
+	s.ends.add(ended{now, h, "not taken when it was published: no room that could be made"}, storyEnds)
+}
+
+// Explanation is why a block or a query was not served.
+type Explanation struct {
+	Block string `json:"block,omitempty"`
+	// Why is the last that is remembered of it, SecondsAgo when that was.
+	Why        string  `json:"why"`
+	SecondsAgo float64 `json:"seconds_ago,omitempty"`
+}
+
+// explain tells the last that is remembered of a block.
+func (s *story) explain(now time.Duration, h core.Hash) Explanation {
+	x := Explanation{Block: hex.EncodeToString(h[:])}
+	e := s.ends.last(func(e *ended) bool { return e.key == h })
+	if e == nil {
+		x.Why = "nothing is remembered of it: never published to this Manager since its start, or so long ago that " +
+			"its end is forgotten; or published under another identity"
+		return x
+	}
+	x.Why, x.SecondsAgo = e.why, (now - e.at).Seconds()
+	return x
+}
