@@ -17,7 +17,7 @@ type Prefill struct {
 
 // Left estimates how much of it is still to be computed at now by an engine that computes perSecond tokens: the oldest prompt
 // proceeds, and the others wait for it until its first token was seen, or for as long as it should take where none is to be seen.
-func (p *Prefill) Left(now time.Time, perSecond float64) int64 {
+func (p Prefill) Left(now time.Time, perSecond float64) int64 {
 	if p.Tokens == 0 {
 		return 0
 	}

@@ -1,0 +1,56 @@
+package prefix
+
+import (
+	"math"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestRestore(t *testing.T) {
+	now := time.Unix(1000, 0)
+	good := CostRecord{Fixed: 0.5, PerToken: 0.001, Samples: 1, At: now.Add(-CostFreshness)}
+	if s, ok := good.Restore(500, now); !ok || s != 1 {
+		t.Errorf("%v %v", s, ok)
+	}
+	uncertain := good
+	uncertain.Error = 0.5
+	if s, ok := uncertain.Restore(500, now); !ok || s != 1.5 {
+		t.Errorf("%v %v", s, ok)
+	}
+	for name, change := range map[string]func(*CostRecord){
+		"old": func(c *CostRecord) { c.At = c.At.Add(-1) }, "no samples": func(c *CostRecord) { c.Samples = 0 },
+		"negative fixed": func(c *CostRecord) { c.Fixed = -1 }, "negative token": func(c *CostRecord) { c.PerToken = -1e-9 },
+		"negative error": func(c *CostRecord) { c.Error = -0.1 }, "infinite": func(c *CostRecord) { c.Fixed = math.Inf(1) },
+		"no number": func(c *CostRecord) { c.PerToken = math.NaN() }, "no number for an error": func(c *CostRecord) { c.Error = math.NaN() },
+	} {
+		c := good
+		change(&c)
+		if s, ok := c.Restore(500, now); ok {
+			t.Errorf("%s: %v", name, s)
+		}
+	}
+}
+
+func TestCosts(t *testing.T) {
+	var none *Costs
+	if none.Of(1) != ([Tiers]CostRecord{}) {
+		t.Error("nobody knows something")
+	}
+	var c Costs
+	var wg sync.WaitGroup
+	for i := range uint32(4) {
+		wg.Go(func() {
+			for n := range 100 {
+				c.Set(i, Host, CostRecord{Samples: n})
+				c.Set(i, Tier(200), CostRecord{Samples: n})
+				c.Of(3 - i)
+			}
+		})
+	}
+	wg.Wait()
+	c.Forget(2)
+	if c.Of(1)[Host].Samples != 99 || c.Of(1)[Disk].Samples != 0 || c.Of(2) != ([Tiers]CostRecord{}) {
+		t.Errorf("%+v", c.records)
+	}
+}
