@@ -116,7 +116,7 @@ func TestReadersDuringAFlood(t *testing.T) {
 			}
 		})
 	}
-	for range 4_000 {
+	for range 2_500 {
 		f.step()
 	}
 	stop.Store(true)

@@ -331,7 +331,7 @@ func (h *history) copy() {
 
 func TestRandomHistories(t *testing.T) {
 	r := script.Rand(t)
-	for range 300 {
+	for range 120 {
 		h := newHistory(t, rand.New(rand.NewPCG(r.Uint64(), 1)))
 		for range 400 {
 			h.step()
