@@ -51,10 +51,11 @@ type follow struct {
 	store *local.Store
 	rank  *local.Rank
 	dec   wire.Decoder
+	there map[prefix.Hash]bool // what the engine has, as it names it
 }
 
 func newFollow(t *testing.T, size int) *follow {
-	f := &follow{t: t, size: size, store: local.New(local.Options{})}
+	f := &follow{t: t, size: size, store: local.New(local.Options{}), there: map[prefix.Hash]bool{}}
 	f.rank = f.store.Open(local.Engine{No: 1, Base: "tiny", Adapters: []string{"adapter"}}, 0)
 	f.rank.Mark(index.Exact)
 	return f
@@ -74,7 +75,7 @@ func (f *follow) held(r *sessionRequest) int {
 	return min(int(m.Of(1)[prefix.Device]), usable)
 }
 
-// apply tells the index a message. Each event must be of use.
+// apply tells the index a message. Each event must be of use, and then there are as many claims as there are names.
 func (f *follow) apply(message []string) {
 	payload := f.payload(message)
 	if err := f.dec.Begin(payload); err != nil {
@@ -86,10 +87,29 @@ func (f *follow) apply(message []string) {
 			if o := f.rank.Apply(&f.dec.Event); o.Result != index.Applied || o.Moved != 0 {
 				f.t.Errorf("%+v: %+v", f.dec.Event, o)
 			}
+			f.note(&f.dec.Event)
 		case wire.End:
+			if a, _ := f.rank.About(); a.Claims != len(f.there) {
+				f.t.Errorf("%d claims of %d blocks", a.Claims, len(f.there))
+			}
 			return
 		default:
 			f.t.Fatalf("an event of no use: %v, %v", s, f.dec.Bad)
+		}
+	}
+}
+
+func (f *follow) note(e *prefix.Event) {
+	switch e.Kind {
+	case prefix.Cleared:
+		clear(f.there)
+	case prefix.Removed:
+		for _, h := range e.Hashes {
+			delete(f.there, h)
+		}
+	case prefix.Stored:
+		for _, h := range e.Hashes {
+			f.there[h] = true
 		}
 	}
 }
