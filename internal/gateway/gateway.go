@@ -200,7 +200,7 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 func (g *Gateway) introduce(c *config.Config) (err error) {
 	g.keeper, err = keeper.Start(keeper.Options{
 		Registry: g.registry, Client: g.asking, Targets: buildTargets(&c.Discovery), PollInterval: c.Load.PollInterval, Log: g.log,
-		Events: keeper.Events{Asked: g.asked, Polled: func(p keeper.PollInfo) {
+		Events: keeper.Events{Asked: g.asked, Restarted: func(w *fleet.Worker) { g.prefixes.follower.Renewed(w.No) }, Polled: func(p keeper.PollInfo) {
 			outcome := "ok"
 			if p.Err != nil {
 				outcome = "failed"

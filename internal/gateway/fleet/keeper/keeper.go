@@ -51,6 +51,8 @@ type Events struct {
 	Polled func(PollInfo)
 	// Asked is told of every introspection, when the registry has what came of it.
 	Asked func(AskInfo)
+	// Restarted is told that another process answers under the worker's id.
+	Restarted func(w *fleet.Worker)
 }
 
 // PollInfo is one read of an engine's load.
@@ -298,6 +300,9 @@ func (k *Keeper) poll(ctx context.Context, m *member, into *source.Answer) {
 	case cameBack:
 		k.o.Log.Info("engine tells its load again", "worker", m.target.ID)
 	case restarted:
+		if k.o.Events.Restarted != nil {
+			k.o.Events.Restarted(m.worker)
+		}
 		k.o.Log.Info("engine restarted; its reports are forgotten", "worker", m.target.ID)
 	}
 }

@@ -257,17 +257,31 @@ func TestRestartInPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(map[string]*fakeEngine{"e": {vllm: true, model: "m", running: 9, started: 100}})
 		e := n.engines["e"]
-		_, r := start(t, n, keeper.Options{Targets: []introspect.Target{target("e")}})
+		told := 0
+		_, r := start(t, n, keeper.Options{
+			Targets: []introspect.Target{target("e")},
+			Events:  keeper.Events{Restarted: func(*fleet.Worker) { n.change(func() { told++ }) }},
+		})
+		restarts := func(want int) {
+			t.Helper()
+			n.change(func() {
+				if told != want {
+					t.Errorf("%d restarts were told of, want %d", told, want)
+				}
+			})
+		}
 		pass(2 * time.Second)
 		if got := running(t, r, "e"); got != "9" {
 			t.Fatalf("it reports %s", got)
 		}
+		restarts(0)
 		// Between two polls: only the start of the process tells.
 		n.change(func() { e.started, e.model, e.running = 200, "other", 0 })
 		pass(1100 * time.Millisecond)
 		if m, got := models(r, "e"), running(t, r, "e"); m != "vllm [other]" || got != "0" {
 			t.Errorf("after a quick restart it is %s and reports %s", m, got)
 		}
+		restarts(1)
 		// As another family, with a pause in which it is down: what is known of it stays until it answers.
 		n.change(func() { e.down = true })
 		pass(7 * time.Second)
