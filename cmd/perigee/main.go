@@ -25,6 +25,7 @@ const (
 // cli is the whole command line, one field a command.
 type cli struct {
 	Serve   serveCmd   `cmd:"" help:"Run the gateway."`
+	Cache   cacheCmd   `cmd:"" help:"Run the Cache Manager: pages of KV state in memory that engines of this host share."`
 	Engine  engineCmd  `cmd:"" help:"Run simulated engines."`
 	Check   checkCmd   `cmd:"" help:"Judge configurations without starting anything."`
 	Demo    demoCmd    `cmd:"" help:"Show the main job on this machine: a real trace through simulated engines."`

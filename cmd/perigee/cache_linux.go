@@ -1,0 +1,44 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/perigee-llm/perigee/internal/cache/manager"
+)
+
+// Run starts the Manager and waits.
+func (c *cacheCmd) Run(rc *runContext) error {
+	cfg, err := c.read(rc)
+	if err != nil {
+		return err
+	}
+	signals := c.signalsForTesting
+	if signals == nil {
+		signals = make(chan os.Signal, 4)
+		signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
+		defer signal.Stop(signals)
+	}
+	o := cfg.Options()
+	o.Log = rc.log
+	m, err := manager.Start(o)
+	if err != nil {
+		return err
+	}
+	line := "perigee cache listens on " + o.Socket
+	if admin := m.AdminURL(); admin != "" {
+		line += ", admin on " + admin
+	}
+	if _, err := fmt.Fprintln(rc.stdout, line); err != nil {
+		rc.log.Warn("nobody reads stdout", "err", err)
+	}
+	select {
+	case <-signals:
+	case <-rc.ctx.Done():
+	}
+	err = m.Close()
+	rc.log.Info("stopped")
+	return err
+}

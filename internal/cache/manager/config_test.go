@@ -1,0 +1,62 @@
+package manager
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestConfig(t *testing.T) {
+	c, err := ParseConfig([]byte(`
+socket: /tmp/x
+pool_bytes: 8GiB
+instances: 2
+admin: 127.0.0.1:9091
+allowed_uids: [1000]
+instance_bytes: 1048576
+patience: 30s
+scopes:
+  - {id: 7, resident_bytes: 1 MiB}
+`))
+	want := Config{
+		Socket: "/tmp/x", PoolBytes: 8 << 30, Instances: 2, Admin: "127.0.0.1:9091", AllowedUIDs: []uint32{1000}, InstanceBytes: 1 << 20,
+		Patience: 30 * time.Second, Scopes: []ScopeConfig{{ID: 7, ResidentBytes: 1 << 20}},
+	}
+	if d := cmp.Diff(want, c); err != nil || d != "" {
+		t.Fatalf("%v\n%s", err, d)
+	}
+	if f := c.Faults(); len(f) > 0 {
+		t.Errorf("faults of a good one: %v", f)
+	}
+}
+
+func TestConfigFaults(t *testing.T) {
+	for text, want := range map[string]string{
+		"pool_byte: 1":                 "pool_byte",
+		"pool_bytes: 1GB":              "no size",
+		"pool_bytes: -1":               "no size",
+		"pool_bytes: 9999999999TiB":    "no size",
+		"patience: 30":                 "",
+		"pool_bytes: 1\n---\nadmin: x": "second document",
+	} {
+		if _, err := ParseConfig([]byte(text)); want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	bad := Config{Instances: -1, Socket: strings.Repeat("x", 200), Wait: -1, Admin: "here", Scopes: []ScopeConfig{{}, {ID: 1}, {ID: 1}}}
+	if f := bad.Faults(); len(f) != 7 {
+		t.Errorf("%d faults: %q", len(f), f)
+	}
+}
+
+func FuzzConfig(f *testing.F) {
+	f.Add([]byte("pool_bytes: 8GiB\nscopes: [{id: 1}]"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if c, err := ParseConfig(b); err == nil {
+			c.Faults()
+			c.Options()
+		}
+	})
+}
