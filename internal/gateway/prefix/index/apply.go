@@ -20,9 +20,10 @@ func (ix *Index) Apply(h Holder, e *prefix.Event) (out Outcome) {
 	case prefix.Removed:
 		ix.removed(x, e, &out)
 	case prefix.Cleared:
-		out.Blocks = x.cur.blocks
-		ix.clear(x)
-		ix.publish()
+		if out.Blocks = x.cur.blocks; out.Blocks > 0 || x.old != nil {
+			ix.clear(x)
+			ix.publish()
+		}
 	default:
 		out.Result = Malformed
 	}
@@ -57,7 +58,10 @@ func (ix *Index) removed(x *holder, e *prefix.Event, out *Outcome) {
 	if bits == 0 {
 		return
 	}
-	for _, hash := range e.Hashes {
+	for i, hash := range e.Hashes {
+		if i%len(ix.ahead) == 0 {
+			ix.foreseeRemoved(e.Hashes[i:min(i+len(ix.ahead), len(e.Hashes))])
+		}
 		known, news := ix.forget(x.cur, hash, bits)
 		if x.old != nil {
 			k, n := ix.forget(x.old, hash, bits)
@@ -68,6 +72,27 @@ func (ix *Index) removed(x *holder, e *prefix.Event, out *Outcome) {
 		}
 		if !known {
 			out.Unknown++
+		}
+	}
+}
+
+// foreseeRemoved has what the removal of these hashes will look at brought near: the aliases' buckets, the blocks, and the names' buckets.
+func (ix *Index) foreseeRemoved(hashes []prefix.Hash) {
+	if len(hashes) < 4 {
+		return // the first misses are not avoided, only those that can be waited for together
+	}
+	var ids [len(ix.ahead)]uint32
+	for _, hash := range hashes {
+		ix.touched += ix.aliases.touch(mix(uint64(hash)))
+	}
+	for i, hash := range hashes {
+		s := ix.aliases.search(mix(uint64(hash)))
+		ids[i] = s.next()
+	}
+	for _, id := range ids[:len(hashes)] {
+		if id != 0 {
+			c, i := ix.blocks.at(id)
+			ix.touched += uint32(c.hash[i]) + c.set[i] + ix.names.touch(c.name[i].Lo)
 		}
 	}
 }

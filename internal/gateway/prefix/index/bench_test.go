@@ -1,3 +1,5 @@
+//go:build unix
+
 package index
 
 import (
@@ -161,6 +163,28 @@ func BenchmarkApply(b *testing.B) {
 			laps.report(b, 2048, "block")
 		})
 	}
+}
+
+// BenchmarkChurn stores 32 blocks and removes 32 others by each operation, in an index of a million that stays as full as it is.
+func BenchmarkChurn(b *testing.B) {
+	w := w1{64, w1Prompts, 1}
+	ix, holders := w.load(32, false)
+	var events []prefix.Event
+	for p := range 256 {
+		w.eachOf(1<<22+p, 32, false, func(_ int, e *prefix.Event) { events = append(events, *e) })
+	}
+	var l laps
+	since := cpuTime()
+	l.begin()
+	for i := 0; b.Loop(); i++ {
+		at := i % len(events)
+		ix.Apply(holders[at/16%64], &events[at])
+		last := (i + len(events) - 1024) % len(events)
+		ix.Apply(holders[last/16%64], &prefix.Event{Kind: prefix.Removed, Hashes: events[last].Hashes, AnyTier: true})
+		l.lap()
+	}
+	reportCPU(b, since, 64*b.N, "block")
+	l.report(b, 64, "block")
 }
 
 // BenchmarkLookupInFlood looks up while another goroutine stores and removes without a pause, and while nobody does: compare their

@@ -1,7 +1,7 @@
 package index
 
 // Sweep frees the memory of claims that were dropped, looking at so many blocks at most, and tells whether there is more to do.
-// A millisecond is good for about 20,000 blocks.
+// Looking at one takes a few nanoseconds, freeing one up to a microsecond, and events wait meanwhile; readers do not. 4,096 are a good slice.
 func (ix *Index) Sweep(blocks int) (more bool) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
