@@ -4,6 +4,7 @@ Everything is on loopback, and its logs are in .cache/vllm/log/qualify-*.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -25,6 +26,7 @@ BLOCKS = 128  # of an engine: so few that some thousand tokens of prompts evict
 MAX_LEN = 4000  # tokens of prompt and answer; at most what BLOCKS hold
 # What a busy machine gets before we call it a failure: an engine step, a load poll and a breaker's probe are all below two seconds.
 SOON_S = 30
+gateways = itertools.count(1)  # for the names of their logs
 
 
 def free_port():
@@ -129,6 +131,9 @@ class Engine:
         self.server.child.wait()
         self.server.child.stdout.close()
 
+    def alive(self):
+        return self.server.child.poll() is None
+
     def stop(self):
         """Ends it, and tells what it left behind: the exit code of serve.sh, and whether a process of its group is still there."""
         group = self.group()
@@ -175,11 +180,11 @@ class Gateway:
             # Salts are used here to tell prompts apart, and there is one client only.
             "client_fields": {"allow": ["cache_salt"]},
         }
-        name = policy if isinstance(policy, str) else policy["name"]
+        name = f"qualify-{next(gateways):02}-{policy if isinstance(policy, str) else policy['name']}"
         LOGS.mkdir(parents=True, exist_ok=True)
-        file = LOGS / f"qualify-{name}.yaml"
+        file = LOGS / f"{name}.yaml"
         file.write_text(json.dumps(config, indent=1))
-        self.server = Server(f"qualify-{name}", [BIN, "serve", "--config", file])
+        self.server = Server(name, [BIN, "serve", "--config", file])
 
     def ready(self):
         self.server.ready()

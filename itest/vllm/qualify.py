@@ -1,7 +1,7 @@
 """Perigee before two real vLLM engines: what its engines, its clients and its own pages say of the same requests must agree.
 
 Run by scripts/vllm/qualify.sh (make qualify-vllm). Starting an engine takes most of the time, so all checks share two, and the order of
-ORDER at the end matters: what disturbs the engines comes last. What is checked here needs no prefix index; prefix.py needs one.
+ORDER at the end matters: what disturbs the engines comes last. What is checked here needs no prefix index; prefix.py has the checks that do.
 """
 
 import gzip
@@ -31,6 +31,7 @@ def setUpModule():
             unittest.addModuleCleanup(end_engine, e)
         for e in engines:
             e.ready()
+    prefix.PrefixCase.engines = engines
     for policy in POLICIES:
         g = gateways[policy] = Gateway(policy, engines)
         unittest.addModuleCleanup(end_gateway, g)
@@ -360,8 +361,13 @@ class Death(Case):
                 s.close()
                 wait_until(lambda: sum(x.running() for x in engines) == 0, "the engine has let go of the request")
 
+        follows = prefix.Killed()
+        follows.setUp()
+        self.addCleanup(lambda: self.assertTrue(follows.doCleanups()))
+        follows.before(b)
         broken = stream_of(b)
         b.kill()
+        follows.killed()
         # The client must not take the half of an answer for the whole.
         with self.assertRaises(Exception) as caught:
             for chunk in broken:
@@ -369,6 +375,7 @@ class Death(Case):
         self.assertNotIn("length", endings)
         self.assertNotIsInstance(caught.exception, AssertionError)
 
+        follows.away()
         for i in range(12):
             r, rid = self.chat(user(f"while one engine is away, {i}"), 2)
             self.assertEqual(picked(self.g.decision(rid)), "a")
@@ -378,6 +385,7 @@ class Death(Case):
             b.begin()
             b.ready()
         back = time.monotonic()
+        follows.followed_again()
 
         def at_b():
             _, rid = self.chat(user("is it back?"), 1)
@@ -385,13 +393,14 @@ class Death(Case):
 
         wait_until(at_b, "the engine gets requests again")
         watch.rows.append(("ready to its first request", time.monotonic() - back))
+        follows.again()
         self.assertEqual(self.g.worker(b)["breaker"], "closed")
         self.assertEqual(self.chat(user("Question 1"))[0].choices[0].message.content,
                          ask(b.url + "/v1/chat/completions", {"model": MODEL, "messages": user("Question 1"), "max_tokens": 8, "temperature": 0})
                          ["choices"][0]["message"]["content"], "a restarted engine says the same as before")
 
 
-ORDER = [Surface, SurfaceByLoad, Lengths, Load, LoadByLoad, Cached, Leaving, Death]
+ORDER = [Surface, SurfaceByLoad, Lengths, Load, LoadByLoad, Cached, Leaving, *prefix.CASES, Death]
 
 
 def load_tests(loader, *_):
@@ -406,6 +415,5 @@ if __name__ == "__main__":
     watch.rows.append(("all", time.monotonic() - began))
     print("==> seconds")
     watch.print()
-    for line in prefix.NOT_YET:
-        print(f"NOT YET: {line}")
+    prefix.report()
     sys.exit(not done.wasSuccessful())
