@@ -136,17 +136,15 @@ func (s *Session) Publish(ctx context.Context, p *Publish, write func(block int,
 			out.Present++
 		}
 	}
-	if err := s.fill(ctx, c, p, granted, write); err != nil {
-		return out, s.lost(err)
-	}
+	failed := s.fill(ctx, c, p, granted, write)
 	for {
-		a, err := c.next(ctx)
+		a, err := c.next(s.ctx) // until nothing of it is under way, or the caller's pages could be read behind his back
 		if err != nil {
-			return out, s.lost(err)
+			return out, s.lost(errors.Join(failed, err))
 		}
 		if m, ok := a.m.(*wire.Published); ok {
 			out.Sealed, out.Dropped = m.Sealed, m.Dropped
-			return out, nil
+			return out, s.lost(failed)
 		}
 	}
 }

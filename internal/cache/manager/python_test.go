@@ -1,0 +1,50 @@
+//go:build linux
+
+package manager
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/perigee-llm/perigee/internal/cache/channel/client"
+)
+
+// python runs a script of python/tests with the client of python/ in its path.
+func (m *tester) python(args ...string) string {
+	m.t.Helper()
+	root, err := filepath.Abs("../../..")
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	cmd := exec.Command("python3", append([]string{"-I", "-c", "import sys; sys.path.insert(0, sys.argv.pop(1)); sys.argv.pop(0); import runpy; runpy.run_path(sys.argv[0], run_name='__main__')",
+		filepath.Join(root, "python"), filepath.Join(root, "python/tests/client_check.py")}, args...)...)
+	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		m.t.Fatalf("%v\n%s", err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// TestPython: the client in Python's standard library against this Manager, and what it publishes is what an engine in Go restores.
+func TestPython(t *testing.T) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("no python3")
+	}
+	m := begin(t, func(o *Options) { o.PoolBytes, o.Instances = 2*128*8192, 2 })
+	if out := m.python(m.opt.Socket, "../state/testdata/vectors.json"); out != "ok" {
+		t.Fatal(out)
+	}
+	m.settled()
+	s := m.dial(named("go"), func(o *client.Options) {})
+	a, err := s.Query(context.Background(), query(1, 12))
+	if err != nil || a.Lease == nil || a.Lease.Hits[0] != 12 {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	s.Close()
+	m.settled()
+}

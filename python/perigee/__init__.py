@@ -1,0 +1,1 @@
+"""Perigee's Python side: what engines need to speak with a Cache Manager."""

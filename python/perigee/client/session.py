@@ -1,0 +1,404 @@
+"""Sessions: register, publish, ask, restore."""
+
+import mmap
+import os
+import struct
+from typing import NamedTuple, Optional
+
+from . import wire
+from .identity import encode_namespace, page_bytes
+
+NO_BLOCK = bytes(32)
+PREFIX, EXACT, DISCOVER, WARM = range(4)
+READY, LOADING, BUSY, CANDIDATES = "ready", "loading", "busy", "candidates"
+_WHY = ("found", "missing", "too_large", "timed_out", "unreadable")
+_WRITE, _PRESENT = 0, 1
+_DONE, _FAILED, _MISMATCH = 0, 1, 2
+_SEAL_EVERY = 1 << 20  # bytes: as the Go client
+_MADV_DONTFORK = getattr(mmap, "MADV_DONTFORK", None)
+
+
+class PerigeeError(Exception):
+    """What goes wrong with a Manager."""
+
+
+class Lost(PerigeeError):
+    """The session has ended: compute, and make another one."""
+
+
+class Refused(PerigeeError):
+    """The Manager has done nothing. name is the class's word."""
+
+    def __init__(self, cls, text=""):
+        self.cls, self.name = cls, wire.CLASSES.get(cls, str(cls))
+        super().__init__(f"refused: {self.name}" + (f": {text}" if text else ""))
+
+
+class Spoiled(PerigeeError):
+    """A page is not what was sealed, or another consumer has failed: none of the restore's pages may be used."""
+
+
+class Block(NamedTuple):
+    name: bytes
+    parent: bytes = NO_BLOCK
+    tokens: tuple = ()
+    extra: bytes = b""
+    group: int = 0
+
+
+class Lease(NamedTuple):
+    index: int
+    generation: int
+    hits: list
+    arenas: list
+
+
+class Answer(NamedTuple):
+    outcome: str
+    why: str = ""
+    lease: Optional[Lease] = None
+    positions: tuple = ()
+
+
+class Published(NamedTuple):
+    sealed: int
+    present: int
+    dropped: int
+    chain: tuple
+
+
+class Credentials(NamedTuple):
+    """Lets other processes of the instance join the session."""
+
+    epoch: int
+    session: int
+    token: bytes
+
+
+class _Arena:
+    def __init__(self, fd, slots, slot_bytes, map_bytes, write):
+        self.slots, self.slot_bytes = slots, slot_bytes
+        prot = mmap.PROT_READ | (mmap.PROT_WRITE if write else 0)
+        self.map = mmap.mmap(fd, map_bytes, mmap.MAP_SHARED, prot)
+        if _MADV_DONTFORK is not None:  # children would outlive the process that the Manager waits for
+            self.map.madvise(_MADV_DONTFORK)
+        self.view = memoryview(self.map)
+
+    def slot(self, index, n):
+        at = index * self.slot_bytes
+        if index >= self.slots or n > self.slot_bytes:
+            raise Lost("the Manager names a slot that is not there")
+        return self.view[at:at + n]
+
+    def close(self):
+        self.view.release()
+        self.map.close()
+
+
+class Session:
+    """A registered instance. ranks are its namespaces (dicts, see identity), timeout is seconds for one answer that the Manager gives at once."""
+
+    def __init__(self, path, instance, ranks, *, model="", url="", data_rank=None, scope=0, query_bytes=0, pool_bytes=0,
+                 program="perigee-python", timeout=30.0, join=None):
+        self._parts = [[page_bytes(r, g) for r in ranks] for g in range(len(ranks[0]["layout"]["groups"]))]
+        self._timeout, self._program, self._path = timeout, program, path
+        self._own, self._others = {}, {}
+        self._op = self._publish_op = 0
+        self._answers = {}  # ref to frames that came while another answer was waited for
+        self._links = []
+        try:
+            self._query = self._connect()
+            if join is None:
+                self._register(instance, ranks, model, url, data_rank, scope, query_bytes, pool_bytes)
+            else:
+                self.credentials = join
+                self._attach(self._query, 1)
+            self._publish = self._connect()
+            frame = self._attach(self._publish, 2)
+            self._map(self._own, frame, frame.reader().arenas(), True)
+        except BaseException:
+            self._drop()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def _connect(self):
+        try:
+            link = wire.Link(self._path, self._timeout)
+        except OSError as e:
+            raise Lost(f"{self._path}: {e}") from e
+        self._links.append(link)
+        frame = self._ask(link, wire.HELLO, struct.pack("<HH", 1, 1) + wire.text(self._program))
+        link.epoch = frame.epoch
+        return link
+
+    def _register(self, instance, ranks, model, url, data_rank, scope, query_bytes, pool_bytes):
+        body = wire.text(instance) + wire.text(model) + wire.text(url)
+        body += struct.pack("<IIQQI", 0 if data_rank is None else data_rank + 1, scope, query_bytes, pool_bytes, len(ranks))
+        for r in ranks:
+            raw = encode_namespace(r)
+            body += struct.pack("<I", len(raw)) + raw
+        frame = self._ask(self._query, wire.REGISTER, body)
+        for fd in frame.fds:  # the publishing connection gets them, too
+            os.close(fd)
+        r = frame.reader()
+        token, self.namespace = r.take("16s32s")
+        self._query.session = frame.session
+        self.credentials = Credentials(frame.epoch, frame.session, token)
+
+    def _attach(self, link, role):
+        link.epoch, link.session = self.credentials.epoch, self.credentials.session
+        return self._ask(link, wire.ATTACH, self.credentials.token + bytes([role]))
+
+    def _map(self, to, frame, arenas, write):
+        try:
+            for fd, (ident, slots, slot_bytes, map_bytes) in zip(frame.fds, arenas, strict=True):
+                to[ident] = _Arena(fd, slots, slot_bytes, map_bytes, write)
+        finally:
+            for fd in frame.fds:
+                os.close(fd)
+
+    # Frames.
+
+    def _send(self, link, kind, body=b"", ref=None):
+        try:
+            return link.send(kind, body, ref)
+        except OSError as e:
+            raise Lost(str(e)) from e
+
+    def _next(self, link, ref):
+        """The next frame that answers ref; what answers something else is kept for it."""
+        kept = self._answers.get((id(link), ref))
+        if kept:
+            return self._judge(kept.pop(0))
+        while True:
+            try:
+                frame = link.receive()
+            except (OSError, EOFError, struct.error) as e:
+                raise Lost(str(e)) from e
+            if frame.kind == wire.CLOSING:
+                r = frame.reader()
+                cls = r.take("H")
+                raise Lost(f"the Manager ends the connection: {wire.CLASSES.get(cls, cls)} {r.text()}")
+            if frame.ref == ref:
+                return self._judge(frame)
+            waiting = self._answers.get((id(link), frame.ref))
+            if waiting is not None:
+                waiting.append(frame)
+            else:
+                for fd in frame.fds:
+                    os.close(fd)
+
+    @staticmethod
+    def _judge(frame):
+        if frame.kind == wire.REFUSED:
+            r = frame.reader()
+            _, cls, _ = r.take("BHI")
+            raise Refused(cls, r.text())
+        return frame
+
+    def _ask(self, link, kind, body=b""):
+        return self._next(link, self._send(link, kind, body))
+
+    # Publishing.
+
+    def publish(self, blocks, write, *, part=0, scope=0, root=("", "", ""), parent_chain=(0, 0)):
+        """Publishes one part of blocks. write(i, slot) fills a writable view of the part's bytes for blocks[i]; the view is good during the
+        call only. Returns when the Manager has everything: the pages are the caller's again. If write raises, what is not yet
+        written is given up."""
+        self._publish_op += 1
+        body = [struct.pack("<QII", self._publish_op, part, scope), *(wire.text(t) for t in root), struct.pack("<QQI", *parent_chain, len(blocks))]
+        for b in blocks:
+            body += [struct.pack("<I32s32s", b.group, b.name, b.parent), wire.u32s(b.tokens), struct.pack("<I", len(b.extra)), b.extra]
+        link = self._publish
+        ref = self._send(link, wire.PUBLISH, b"".join(body))
+        r = self._next(link, ref).reader()
+        _, count = r.take("QI")
+        granted = [r.take("B12s") for _ in range(count)]
+        chain = r.take("QQ")
+        try:
+            self._fill(link, ref, blocks, part, granted, write)
+        finally:
+            r = self._next(link, ref).reader()
+        _, sealed, dropped = r.take("QII")
+        return Published(sealed, sum(d == _PRESENT for d, _ in granted), dropped, chain)
+
+    def _fill(self, link, ref, blocks, part, granted, write):
+        done, size = [], 0
+
+        def seal():
+            nonlocal done, size
+            if done:
+                self._send(link, wire.SEAL, struct.pack("<BI", 0, len(done)) + b"".join(s + bytes(8) for s in done), ref)
+            done, size = [], 0
+
+        for i, (disposition, slot) in enumerate(granted):
+            if disposition != _WRITE:
+                continue
+            arena, index, _ = struct.unpack("<III", slot)
+            n = self._parts[blocks[i].group][part]
+            try:
+                view = self._own[arena].slot(index, n)
+                try:
+                    write(i, view)
+                finally:
+                    view.release()
+            except BaseException:
+                seal()
+                rest = [s for d, s in granted[i:] if d == _WRITE]
+                self._send(link, wire.ABANDON, struct.pack("<I", len(rest)) + b"".join(rest), ref)
+                raise
+            done.append(slot)
+            size += n
+            if size >= _SEAL_EVERY:
+                seal()
+        seal()
+
+    # Asking.
+
+    def ask(self, wants, *, mode=PREFIX, consumers=1, priority=0, wait=0.0, first_use=0.0, confidence=1.0, request="", scope=0, demand=None):
+        """Asks and does not wait: returns a ticket for answer and cancel. wants is (group, names) pairs, names being 32 bytes each, as a list or
+        joined. demand is (page tokens, (start, end), [(group, start, end)...])."""
+        self._op += 1
+        page, span, ranges = demand or (0, (0, 0), ())
+        body = [struct.pack("<QQBIIiQQI", self._op, 1, mode, scope, consumers, priority, int(wait * 1e6), int(first_use * 1e6), int(confidence * 1e6)),
+                wire.text(request), struct.pack("<QQQI", page, *span, len(ranges))]
+        body += [struct.pack("<IQQ", *r) for r in ranges]
+        body.append(struct.pack("<I", len(wants)))
+        for group, names in wants:
+            raw = names if isinstance(names, (bytes, bytearray)) else b"".join(names)
+            body += [struct.pack("<II", group, len(raw) // 32), raw]
+        ref = self._send(self._query, wire.QUERY, b"".join(body))
+        self._answers[(id(self._query), ref)] = []
+        return self._op, ref
+
+    def answer(self, ticket, block=True):
+        """The ticket's next answer: Loading at most once, then the last one. With block=False it is None if none has come yet."""
+        op, ref = ticket
+        key = (id(self._query), ref)
+        if not block and not self._answers.get(key) and not self._ready():
+            return None
+        try:
+            frame = self._next(self._query, ref)
+        except PerigeeError:
+            self._answers.pop(key, None)
+            raise
+        if frame.kind == wire.LOADING:
+            return Answer(LOADING)
+        self._answers.pop(key, None)
+        r = frame.reader()
+        r.take("QQ")
+        if frame.kind == wire.BUSY:
+            return Answer(BUSY)
+        if frame.kind == wire.CANDIDATES:
+            return Answer(CANDIDATES, positions=tuple(r.u32s() for _ in range(r.take("I"))))
+        why, index, generation = r.take("BII")
+        hits, arenas = r.u32s(), r.u32s()
+        lease = Lease(index, generation, hits, arenas) if (index, generation) != (0, 0) else None
+        return Answer(READY, _WHY[why], lease)
+
+    def _ready(self):
+        """Says that a whole frame, or the connection's end, is there to be read: without waiting."""
+        link = self._query
+        if len(link.buffer) >= wire.HEADER.size:
+            return True
+        import select
+        return bool(select.select([link.sock], [], [], 0)[0])
+
+    def query(self, wants, **options):
+        """Asks and waits for the last answer."""
+        ticket = self.ask(wants, **options)
+        while True:
+            a = self.answer(ticket)
+            if a.outcome != LOADING:
+                return a
+
+    def cancel(self, ticket):
+        """Ends the interest in a query, with its lease unless somebody has started on it."""
+        op, ref = ticket
+        self._answers.pop((id(self._query), ref), None)
+        self._send(self._query, wire.CANCEL, struct.pack("<QQ", op, 1), 0)
+
+    # Restoring.
+
+    def restore(self, lease, consumer, take):
+        """Copies a consumer's pages: take(i, page) for each, in the order of the query's blocks; page is a view that is good during the call and
+        not to be written. Returns if all consumers have all their pages; after any exception none of them may be used."""
+        link = self._query
+        ref = self._send(link, wire.START, struct.pack("<III", lease.index, lease.generation, consumer))
+        outcome, bad, fault = _DONE, 0, None
+        try:
+            bad = self._take(link, ref, take)
+            if bad is not None:
+                outcome, fault = _MISMATCH, Spoiled(f"page {bad} is not what was sealed")
+        except (Refused, Lost):
+            raise
+        except BaseException as e:
+            outcome, fault = _FAILED, e
+        self._send(link, wire.COPIED, struct.pack("<IIIBI", lease.index, lease.generation, consumer, outcome, bad or 0), ref)
+        while True:  # pages may still be on their way
+            frame = self._next(link, ref)
+            if frame.kind == wire.RESTORED:
+                break
+        if fault is not None:
+            raise fault
+        if not frame.payload[8]:
+            raise Spoiled("another consumer has failed")
+
+    def _take(self, link, ref, take):
+        while True:
+            frame = self._next(link, ref)
+            r = frame.reader()
+            if frame.kind == wire.SPOILED:
+                return r.take("IIII")[3]
+            _, _, _, first, total, count = r.take("IIIIII")
+            for i in range(count):
+                arena, index, _, n, _ = r.take("IIIIQ")
+                view = self._reading(arena).slot(index, n)
+                try:
+                    take(first + i, view)
+                finally:
+                    view.release()
+            if first + count == total:
+                return None
+
+    def _reading(self, ident):
+        arena = self._own.get(ident) or self._others.get(ident)
+        if arena is None:
+            frame = self._ask(self._query, wire.MAP_ARENAS, wire.u32s([ident]))
+            self._map(self._others, frame, frame.reader().arenas(), False)
+            arena = self._others[ident]
+        return arena
+
+    def release(self, lease):
+        """Gives up a lease that was not started on."""
+        self._send(self._query, wire.RELEASE, struct.pack("<II", lease.index, lease.generation), 0)
+
+    # The end.
+
+    def close(self):
+        """Unmaps everything and says goodbye. Calling it again does nothing."""
+        if not self._links:
+            return
+        self._unmap()
+        try:
+            self._ask(self._query, wire.GOODBYE)
+        except PerigeeError:
+            pass  # it has gone before us
+        self._drop()
+
+    def _unmap(self):
+        for arenas in (self._own, self._others):
+            for a in arenas.values():
+                a.close()
+            arenas.clear()
+
+    def _drop(self):
+        self._unmap()
+        for link in self._links:
+            link.close()
+        self._links = []

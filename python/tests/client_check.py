@@ -1,0 +1,150 @@
+"""Drives the Python client against a real Manager: client_check.py SOCKET VECTORS. Prints ok, or raises. Run by the Go tests."""
+
+import json
+import os
+import random
+import sys
+import time
+
+from perigee import client
+from perigee.client import identity
+
+PAGE, TOKENS = 5000, 16
+
+
+def namespace(page=PAGE, groups=1):
+    segment = lambda n: [{"dtype": "bfloat16", "bytes": n}]
+    layout = [{"components": 1, "rule": 1, "segments": segment(page)}]
+    if groups > 1:
+        layout.append({"components": 8, "rule": 2, "window": 20, "segments": segment(page + 1)})
+    return {
+        "engine": {"name": "test", "version": "1"}, "model": {"content": b"\1" + bytes(31)},
+        "compute": {"dtype": "bfloat16", "device": "cpu", "isa": "avx2", "attention": "plain"},
+        "hash": {"algorithm": "sha256", "tokens": TOKENS},
+        "layout": {"order": "HND", "kv_dtype": "bfloat16", "format": "raw", "block_tokens": TOKENS, "groups": layout},
+    }
+
+
+def name(prompt, i):
+    return (prompt + 1).to_bytes(8, "little") + (i + 1).to_bytes(8, "little") + bytes(16)
+
+
+def page(prompt, i, group=0):
+    return random.Random(f"{prompt}.{i}.{group}").randbytes(PAGE + group)
+
+
+def blocks(prompt, n, first=0):
+    return [client.Block(name(prompt, i), name(prompt, i - 1) if i else client.NO_BLOCK, tuple(range(TOKENS))) for i in range(first, n)]
+
+
+def names(prompt, n):
+    return [name(prompt, i) for i in range(n)]
+
+
+def check_identity(vectors):
+    v = json.load(open(vectors))
+    raw = bytes.fromhex(v["Namespace"])
+    assert identity.namespace_id(raw).hex() == v["NamespaceID"]
+    salted = bytes.fromhex(v["Salted"])
+    assert client.block_name(bytes.fromhex(v["EngineHash"]), salted).hex() == v["SaltedBlock"]
+    assert client.request_id() == bytes(16)
+
+
+def check_restore(path):
+    with client.Session(path, "python", [namespace()], model="m") as s:
+        assert s.namespace == client.instance_id([client.encode_namespace(namespace())])
+        got = s.publish(blocks(1, 10), lambda i, slot: slot.__setitem__(slice(None), page(1, i)))
+        assert (got.sealed, got.present, got.dropped) == (10, 0, 0) and any(got.chain), got
+        again = s.publish(blocks(1, 12, 8), lambda i, slot: slot.__setitem__(slice(None), page(1, 8 + i)))
+        assert (again.sealed, again.present) == (2, 2), again
+
+        a = s.query([(0, names(1, 14))], demand=(TOKENS, (0, 14 * TOKENS), [(0, 0, 14 * TOKENS)]), request="r", wait=1.0)
+        assert a.outcome == client.READY and a.lease.hits == [12], a
+        seen = {}
+        s.restore(a.lease, 0, lambda i, view: seen.__setitem__(i, bytes(view)))
+        assert seen == {i: page(1, i) for i in range(12)}
+        try:
+            s.restore(a.lease, 0, lambda i, view: None)
+            raise AssertionError("a lease was restored twice")
+        except client.Refused as e:
+            assert e.name == "stale_lease", e
+
+        assert s.query([(0, names(2, 3))]) == client.Answer(client.READY, "missing")
+        d = s.query([(0, names(2, 1) + names(1, 2))], mode=client.DISCOVER)
+        assert d.outcome == client.CANDIDATES and d.positions == ([1, 2],), d
+
+        # What raises in the middle gives up the rest, and the session goes on.
+        def broken(i, slot):
+            if i == 2:
+                raise KeyError("on purpose")
+            slot[:] = page(3, i)
+
+        try:
+            s.publish(blocks(3, 4), broken)
+            raise AssertionError("an exception was lost")
+        except KeyError:
+            pass
+        a = s.query([(0, names(3, 4))])
+        assert a.lease.hits == [2], a
+        s.release(a.lease)
+        t = s.ask([(0, names(1, 4))])
+        a = None
+        while a is None:  # the asynchronous way
+            a = s.answer(t, block=False)
+            time.sleep(0.001)
+        assert a.lease, a
+        s.cancel(t)
+
+        worker = client.Session(path, "python", [namespace()], join=s.credentials)
+        a = s.query([(0, names(1, 4))])
+        count = []
+        worker.restore(a.lease, 0, lambda i, view: count.append(bytes(view) == page(1, i)))
+        assert count == [True] * 4
+        worker._drop()
+
+
+def check_hybrid(path):
+    with client.Session(path, "hybrid", [namespace(groups=2)]) as s:
+        n = 4
+        both = blocks(5, n) + [b._replace(group=1) for b in blocks(5, n, n - 2)]
+        where = [(i, 0) for i in range(n)] + [(i, 1) for i in range(n - 2, n)]
+        s.publish(both, lambda i, slot: slot.__setitem__(slice(None), page(5, *where[i])))
+        end = n * TOKENS
+        demand = (TOKENS, (0, end), [(0, 0, end), (1, end - 2 * TOKENS, end)])
+        a = s.query([(0, names(5, n)), (1, names(5, n)[-2:])], mode=client.EXACT, demand=demand)
+        assert a.lease.hits == [4, 2], a
+        got = []
+        s.restore(a.lease, 0, lambda i, view: got.append(bytes(view)))
+        assert got == [page(5, *w) for w in where]
+        try:
+            s.query([(0, names(5, n)), (1, names(5, n)[-1:])], mode=client.EXACT, demand=demand)
+            raise AssertionError("a wrong demand")
+        except client.Refused as e:
+            assert e.name == "bad_demand", e
+
+
+def bench(path):
+    with client.Session(path, "bench", [namespace()]) as s:
+        s.publish(blocks(7, 40), lambda i, slot: None)
+        raw = b"".join(names(7, 512))
+        took = []
+        for _ in range(500):
+            t = time.perf_counter()
+            a = s.query([(0, raw)])
+            took.append(time.perf_counter() - t)
+            s.release(a.lease)
+        took.sort()
+        print(f"query of 512 hashes from Python: p50 {took[250] * 1e6:.0f} us, p99 {took[495] * 1e6:.0f} us")
+
+
+if __name__ == "__main__":
+    socket, vectors = sys.argv[1:3]
+    if vectors == "bench":
+        bench(socket)
+        sys.exit()
+    check_identity(vectors)
+    before = len(os.listdir("/proc/self/fd"))
+    check_restore(socket)
+    check_hybrid(socket)
+    assert len(os.listdir("/proc/self/fd")) == before, "descriptors leak"
+    print("ok")
