@@ -37,11 +37,11 @@ var arrows = map[string][]string{
 
 	// The index as a service, and the sources that ask one.
 	"internal/gateway/prefix/indexer/indexpb":    {}, // perigee.index.v1, generated
-	"internal/gateway/prefix/indexer":            {"internal/chain", "internal/gateway/prefix", "internal/gateway/prefix/local", "internal/gateway/prefix/indexer/indexpb"},
+	"internal/gateway/prefix/indexer":            {"internal/chain", "internal/gateway/prefix", "internal/gateway/prefix/index", "internal/gateway/prefix/local", "internal/gateway/prefix/indexer/indexpb"},
 	"internal/gateway/prefix/remote/kvindexerpb": {}, // kv_indexer.v1, generated
 	"internal/gateway/prefix/remote/pagehash":    {}, // SGLang's names of pages
 	"internal/gateway/prefix/remote": {
-		"internal/chain", "internal/gateway/prefix", "internal/gateway/prefix/indexer/indexpb", "internal/gateway/prefix/remote/kvindexerpb", "internal/gateway/prefix/remote/pagehash",
+		"internal/chain", "internal/gateway/prefix", "internal/gateway/prefix/index", "internal/gateway/prefix/indexer/indexpb", "internal/gateway/prefix/remote/kvindexerpb", "internal/gateway/prefix/remote/pagehash",
 	},
 
 	// The pure core of the Cache Manager.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/perigee-llm/perigee/internal/chain"
@@ -103,6 +102,3 @@ func (m *model) answer(match *prefix.Match) *indexpb.LookupResponse {
 }
 
 var _ indexpb.PrefixIndexServer = (*Server)(nil)
-
-// unavailable is what a call gets that cannot be answered for a reason that passes.
-func unavailable(why string) error { return status.Error(codes.Unavailable, why) }

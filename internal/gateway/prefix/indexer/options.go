@@ -24,8 +24,8 @@ type Options struct {
 	Store *local.Store
 	// URL returns the base URL of an engine by its number (fleet.Worker.No), the one under which gateways know it; false: it is gone.
 	URL func(no uint32) (string, bool)
-	// Position says how far the events of a rank have been applied; false: nobody knows, and the rank is left out of snapshots. Nil:
-	// there are no snapshots.
+	// Position says how far the events of a rank have been applied; false: its claims are not to be believed just now, so that the rank is
+	// left out of snapshots. Nil: there are no snapshots.
 	Position func(engine uint32, rank int32) (Position, bool)
 
 	// MaxInFlight is how many look-ups may be under way at once. 0 means 64: one takes some 50 µs of a core, so that more than a few at

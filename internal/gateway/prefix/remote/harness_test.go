@@ -57,10 +57,13 @@ func (s *service) note(ctx context.Context) {
 }
 
 // serve has the service answer until the test is over.
-func (s *service) serve(t testing.TB) *service {
+func (s *service) serve(t testing.TB) *service { return s.serveAs(t, s) }
+
+// serveAs has somebody answer at the service's address.
+func (s *service) serveAs(t testing.TB, as indexpb.PrefixIndexServer) *service {
 	s.listener = bufconn.Listen(1 << 20)
 	g := grpc.NewServer(grpc.MaxRecvMsgSize(16 << 20))
-	indexpb.RegisterPrefixIndexServer(g, s)
+	indexpb.RegisterPrefixIndexServer(g, as)
 	kvindexerpb.RegisterKVIndexerServer(g, s)
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = g.Serve(s.listener) })

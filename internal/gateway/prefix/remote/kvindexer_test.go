@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"testing"
+	"time"
 
 	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/remote/kvindexerpb"
@@ -70,7 +71,9 @@ func TestKVIndexerTruncates(t *testing.T) {
 		sent = len(r.Hashes)
 		return &kvindexerpb.MatchExternalKvPrefixResponse{}, nil
 	}}).serve(t)
-	k, err := NewKVIndexer(network{"x:80": s}.options("x"), func(string) (pagehash.Scheme, bool) { return pagehash.Scheme{PageSize: 1}, true })
+	o := network{"x:80": s}.options("x")
+	o.Timeout = time.Minute // a million digests
+	k, err := NewKVIndexer(o, func(string) (pagehash.Scheme, bool) { return pagehash.Scheme{PageSize: 1}, true })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,10 @@ import (
 func classify(err error) error {
 	var away *prefix.Unavailable
 	var refused *prefix.Rejected
+	var sink sinkError
+	if errors.As(err, &sink) {
+		return sink.error
+	}
 	if err == nil || errors.As(err, &away) || errors.As(err, &refused) {
 		return err
 	}

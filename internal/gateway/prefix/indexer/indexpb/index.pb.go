@@ -574,13 +574,17 @@ func (x *Rank) GetWindow() uint32 {
 	return 0
 }
 
-// Claims are blocks that the rank claims, parents before children as far as both are claimed. A block that it claims under several hashes
-// comes as often. At most 4,096 in one part.
+// Claims are blocks that the rank claims. A block that it claims under several hashes comes as often. At most 4,096 in one part.
+//
+// They come in no order that a reader may rely on. Parents before children would need a memory of all that was sent, and would prove
+// nothing: an engine that evicted a parent claims its children all the same. A reader that needs prefixes without holes finds the holes when
+// it looks a prefix up.
 type Claims struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// names are 16 bytes each.
 	Names []byte `protobuf:"bytes,1,opt,name=names,proto3" json:"names,omitempty"`
-	// parents are the low 8 bytes of the name of the block before each, 0 for the first of a prompt.
+	// parents are 8 bytes each, 0 for the first block of a prompt, else of the name of the block before it the low 8 bytes, of which bits
+	// 10 to 25 may be 0: an index need not keep all of it.
 	Parents []byte `protobuf:"bytes,2,opt,name=parents,proto3" json:"parents,omitempty"`
 	// hashes are what the engine itself calls the blocks, 8 bytes each.
 	Hashes []byte `protobuf:"bytes,3,opt,name=hashes,proto3" json:"hashes,omitempty"`
@@ -654,7 +658,9 @@ type RankEnd struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// through is the number of the first batch of which nothing can be in the claims: they are true once all batches from next to before
 	// through are applied. In between they may be ahead of some events, which does no harm: what a batch says of a block replaces what
-	// the snapshot said.
+	// the snapshot said. One thing cannot be had so: a block that was stored in between on a parent that was removed in between, and was copied
+	// before the one and after the other. Its store finds no parent. A reader that meets such a store before through knows that the claims are
+	// good, and maybe not all.
 	Through int64 `protobuf:"varint,1,opt,name=through,proto3" json:"through,omitempty"`
 	// void says that the claims are good for nothing, because the engine began anew while they were read.
 	Void          bool `protobuf:"varint,2,opt,name=void,proto3" json:"void,omitempty"`
