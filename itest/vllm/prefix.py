@@ -452,6 +452,23 @@ class Changes(PrefixCase):
             seen.append(cached - usable(len(q), len(q)))
         self.assertTrue(any(-1472 < s < 0 for s in seen), f"none was held in part: {seen}")
 
+    def test_a_removed_copy(self):
+        """The one difference that the events leave open. The engine computes a prompt's last block again and has it twice; when it evicts the older
+        copy it says that the block is gone, and who keeps a set believes it."""
+        p = self.fresh(640)
+        home, w = self.a, self.witnesses[self.a.name]
+        for _ in range(2):
+            self.direct(home, p)
+        for _ in range(BLOCKS):  # of one block each, until the oldest of p's is evicted
+            q = self.fresh(BLOCK)
+            self.direct(home, q)
+            wait_until(lambda: w.holds(q) == (BLOCK, BLOCK), "the events have come")
+            if w.holds(p) != (640, 640):
+                break
+        self.assertEqual(w.holds(p), (608, 640))
+        self.settle()
+        self.assertEqual(self.complete(p + [1], tally="a removed copy"), (home, 608, 640))
+
     def test_a_reset_is_followed(self):
         p = self.fresh(640)
         home, *_ = self.complete(p)
