@@ -192,7 +192,7 @@ func (n *naiveEngine) report(now time.Time, fresh time.Duration) *load.Report {
 func (n *naiveEngine) rate() load.Count {
 	sum := 0.0
 	for _, k := range n.reports {
-		tokens, seconds := 0.0, 0.0
+		tokens, rates := 0.0, 0.0
 		for i := 1; i < len(k); i++ {
 			t0, ok0 := k[i-1].PrefillTokens.Get()
 			t1, ok1 := k[i].PrefillTokens.Get()
@@ -200,13 +200,14 @@ func (n *naiveEngine) rate() load.Count {
 			b1, ok3 := k[i].PrefillBusy.Get()
 			if ok0 && ok1 && ok2 && ok3 && t1 > t0 && b1 > b0 {
 				b := float64(b1-b0) / 1e6
-				tokens, seconds = tokens*20/(20+b)+float64(t1-t0), seconds*20/(20+b)+b
+				old, n := 20/(20+b), float64(t1-t0)
+				tokens, rates = tokens*old+n, rates*old+n*(n/b)
 			}
 		}
-		if seconds == 0 {
+		if tokens == 0 {
 			return load.Count{}
 		}
-		sum += tokens / seconds
+		sum += rates / tokens
 	}
 	if sum < 1 || sum >= 1e12 {
 		return load.Count{}

@@ -41,8 +41,8 @@ type Report struct {
 	// sum of the ranks' prefill rates, a rank's rate being the uncached tokens it prefilled between its last two
 	// reports over the busy time that took. Unknown while a rank has no such pair, as it does while it is idle.
 	QueueMicros Count
-	// PrefillRate is the uncached tokens that the engine prefills in a second of work, over some 20 s of it: the ranks' rates
-	// summed. It is a property of the engine rather than of the moment, so it outlasts idle times; unknown while a rank has none.
+	// PrefillRate is the uncached tokens that the engine prefills in a second of work, as its average token had it over some 20 s of work:
+	// the ranks' rates summed. It is a property of the engine rather than of the moment, so it outlasts idle times; unknown while a rank has none.
 	PrefillRate Count
 	// Ranks is how many ranks are in the sums.
 	Ranks int
@@ -70,14 +70,15 @@ type rank struct {
 	last, before RankReport
 	have         int // 0, 1 or 2 of them
 
-	tokens, busy float64 // prefilled, and the seconds that took; what is further back counts less
+	// tokens that were prefilled, and the sum of the rates that they were prefilled at; what is further back counts less.
+	tokens, rates float64
 }
 
-// rateMemory is how far back the prefill rate reaches, in seconds of work. A single report's work is a few steps whose fixed
-// cost makes a short prompt look slow; 20 s of it are a mix.
+// rateMemory is how far back the prefill rate reaches, in seconds of work.
 const rateMemory = 20
 
-// learn takes the work between the last two reports into the rate.
+// learn takes the work between the last two reports into the rate. Each token weighs the same, not each second: a step's fixed cost makes
+// short prompts look slow, and by seconds an engine that has much in its cache would look like a slow machine.
 func (k *rank) learn() {
 	t, b, ok := k.worked()
 	if !ok {
@@ -85,7 +86,7 @@ func (k *rank) learn() {
 	}
 	b /= 1e6
 	keep := rateMemory / (rateMemory + b)
-	k.tokens, k.busy = k.tokens*keep+t, k.busy*keep+b
+	k.tokens, k.rates = k.tokens*keep+t, k.rates*keep+t*t/b
 }
 
 // known drops figures below zero: nothing that is counted here can be, so they say nothing.
@@ -158,8 +159,8 @@ func sum(ranks []rank, expected int) *Report {
 		}
 		v, ok := k.rate()
 		rate, rated = rate+v, rated && ok
-		if sped = sped && k.busy > 0; sped {
-			speed += k.tokens / k.busy
+		if sped = sped && k.tokens > 0; sped {
+			speed += k.rates / k.tokens
 		}
 	}
 	if out.Ranks == 0 {

@@ -58,7 +58,8 @@ type CacheAware struct {
 	limits Limits
 	seed   uint64
 	source prefix.Source
-	spare  sync.Pool // *cacheScratch
+	none   prefix.Match // stays empty
+	spare  sync.Pool    // *cacheScratch
 }
 
 // NewCacheAware returns the policy. Its random choices are fixed by the seed and each request's key.
@@ -118,7 +119,7 @@ func (p *CacheAware) Pick(ctx context.Context, c *fleet.Set, r *Request) (Pick, 
 	if c.Len() == 0 {
 		return Pick{}, &PickError{Class: NoCandidates, Stage: r.Stage}
 	}
-	match, known, err := lookup(ctx, p.source, r)
+	match, known, err := lookup(ctx, p.source, r, &p.none)
 	if err != nil {
 		return Pick{}, err
 	}
