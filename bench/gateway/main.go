@@ -23,6 +23,7 @@ import (
 // options are the flags of a run.
 type options struct {
 	perigee  string
+	beside   string
 	extra    string
 	rounds   int
 	duration time.Duration
@@ -56,6 +57,7 @@ func parseOptions(args []string) (options, error) {
 	var bodies, conns, modes string
 	fs := flag.NewFlagSet("bench-gateway", flag.ContinueOnError)
 	fs.StringVar(&o.perigee, "perigee", "bin/perigee", "the binary to measure; empty: only the stub and the plain proxy")
+	fs.StringVar(&o.beside, "beside", "", "another build of perigee, to be measured by turns with the first; empty: none")
 	fs.StringVar(&o.extra, "perigee-args", "", "more flags for perigee serve, separated by spaces")
 	fs.IntVar(&o.rounds, "rounds", 3, "rounds; an odd number has a true median")
 	fs.DurationVar(&o.duration, "d", 2*time.Second, "measured time of one cell")
@@ -184,21 +186,24 @@ func startTargets(ctx context.Context, o options) (targets []target, stop func()
 	}
 	targets = append(targets, target{"proxy", []string{strings.TrimSpace(line)}, proxy})
 
-	if o.perigee != "" {
+	for _, b := range []struct{ name, path string }{{"beside", o.beside}, {"perigee", o.perigee}} {
+		if b.path == "" {
+			continue
+		}
 		port, err := freePort()
 		if err != nil {
 			return nil, stop, err
 		}
-		argv := []string{o.perigee, "serve", "--host", "127.0.0.1", "--port", strconv.Itoa(port),
+		argv := []string{b.path, "serve", "--host", "127.0.0.1", "--port", strconv.Itoa(port),
 			"--model-id", modelID, "--policy", "round_robin", "--worker-urls"}
 		for _, e := range engines {
 			argv = append(argv, "http://"+e)
 		}
-		p, _, err := run("perigee", append(argv, strings.Fields(o.extra)...)...)
+		p, _, err := run(b.name, append(argv, strings.Fields(o.extra)...)...)
 		if err != nil {
 			return nil, stop, err
 		}
-		targets = append(targets, target{"perigee", []string{"127.0.0.1:" + strconv.Itoa(port)}, p})
+		targets = append(targets, target{b.name, []string{"127.0.0.1:" + strconv.Itoa(port)}, p})
 	}
 	for _, t := range targets {
 		if err := waitServing(ctx, t); err != nil {

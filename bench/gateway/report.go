@@ -39,7 +39,7 @@ func summarise(rows []row) []summary {
 		}
 		byKey[k] = append(byKey[k], r)
 	}
-	rank := []string{"direct", "proxy", "perigee"}
+	rank := []string{"direct", "proxy", "beside", "perigee"}
 	var cells []cell
 	for _, k := range order {
 		if !slices.Contains(cells, k.c) {
