@@ -75,6 +75,11 @@ type asked struct {
 	facts body.Facts
 	patch body.Patch
 	memo  prefix.Memo // what prefix sources said, through all attempts
+
+	// What one attempt sends: the patch with what the engine makes of it, and the body's pieces. In a stack frame or anew for each request the
+	// patch would be 3 KiB.
+	attempt body.Patch
+	pieces  [][]byte
 }
 
 // questions are empty ones. They are large, and in the heap each would leave a hole between what streams keep.
@@ -83,7 +88,9 @@ var questions = sync.Pool{New: func() any { return new(asked) }}
 // forgetQuestion lets the question go. Nothing may be sent to an engine any more.
 func (c *call) forgetQuestion() {
 	if c.asked != nil {
-		*c.asked = asked{}
+		pieces := c.asked.pieces[:cap(c.asked.pieces)]
+		clear(pieces)
+		*c.asked = asked{pieces: pieces[:0]} // whoever sends them has taken their list down
 		questions.Put(c.asked)
 		c.asked = nil
 	}

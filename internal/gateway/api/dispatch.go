@@ -33,13 +33,13 @@ func (c *call) dispatchPlain(p *policy.Pick) *failure {
 	return c.pass(l, resp)
 }
 
-// askPlain sends the request. It is a function of its own because a patch is large, and the stack of a stream that goes on for minutes
-// need not have room for it.
+// askPlain sends the request. It is a function of its own so that the stack of a stream that goes on for minutes need not have room for it.
 func (c *call) askPlain(l *leg) (*http.Response, error) {
-	patch := c.patch
-	c.engineRID, l.rid = c.engineRequestID(l.worker, &patch)
-	c.forwardIDs(l.worker, &patch)
-	return l.send(c.path, engineHeader(c.r.Header, c.id, c.streamed), patch.Pieces(nil), patch.Len(), c.v.Settings.RequestTimeout)
+	c.attempt = c.patch
+	c.engineRID, l.rid = c.engineRequestID(l.worker, &c.attempt)
+	c.forwardIDs(l.worker, &c.attempt)
+	c.pieces = c.attempt.Pieces(c.pieces[:0])
+	return l.send(c.path, engineHeader(c.r.Header, c.id, c.streamed), c.pieces, c.v.Settings.RequestTimeout)
 }
 
 // shortestRID is how many characters an id that a client chose must have for the gateway to abort by it. SGLang aborts every request

@@ -113,11 +113,11 @@ func (l *leg) end(o fleet.Outcome, label string) {
 }
 
 // send posts the body and returns the engine's answer once its head is there, within the limit. On an error the leg has not ended.
-func (l *leg) send(path string, header http.Header, pieces [][]byte, length int, limit time.Duration) (*http.Response, error) {
+func (l *leg) send(path string, header http.Header, pieces [][]byte, limit time.Duration) (*http.Response, error) {
 	l.sentAt, l.limit = time.Now(), limit
 	l.clock = time.AfterFunc(limit, func() { l.cancel(causeTimeout) })
 	req := (&http.Request{
-		Method: http.MethodPost, URL: engineURL(l.worker.URL, path), Header: header, ContentLength: int64(length),
+		Method: http.MethodPost, URL: engineURL(l.worker.URL, path), Header: header, ContentLength: lengthOf(pieces),
 		Body: newBodyReader(pieces),
 	}).WithContext(l.ctx)
 	resp, err := l.s.Engines.RoundTrip(req)
@@ -197,6 +197,13 @@ func engineURL(base, path string) *url.URL {
 		path = "/" + strings.TrimSuffix(prefix, "/") + path
 	}
 	return &url.URL{Scheme: scheme, Host: host, Path: path}
+}
+
+func lengthOf(pieces [][]byte) (n int64) {
+	for _, p := range pieces {
+		n += int64(len(p))
+	}
+	return n
 }
 
 // bodyReader reads a body that is in pieces, which it neither owns nor changes.

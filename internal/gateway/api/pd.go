@@ -74,7 +74,7 @@ func (c *call) pairAtOnce(pl, dl *leg) *failure {
 	patch.Set(body.BootstrapPort, []byte(port))
 	patch.Set(body.BootstrapRoom, strconv.AppendUint(nil, newRoom(), 10))
 	c.forwardIDs(pl.worker, &patch)
-	pieces, length := patch.Pieces(nil), patch.Len()
+	pieces := patch.Pieces(nil)
 	header := engineHeader(c.r.Header, c.id, c.facts.Stream)
 
 	done := make(chan prefillResult, 1) // the prefill may outlive this request
@@ -83,13 +83,13 @@ func (c *call) pairAtOnce(pl, dl *leg) *failure {
 	c.v.active.Add(1) // also for what is left of the request when its client is gone
 	c.s.wg.Go(func() {
 		defer c.v.active.Add(-1)
-		r := pl.prefill(path, header, pieces, length, limit)
+		r := pl.prefill(path, header, pieces, limit)
 		if !r.ok() {
 			dl.cancel(causeOther)
 		}
 		done <- r
 	})
-	resp, err := dl.send(c.path, header, pieces, length, limit)
+	resp, err := dl.send(c.path, header, pieces, limit)
 	if err != nil {
 		return c.pairBroke(pl, dl, err, done)
 	}
@@ -141,7 +141,7 @@ func (c *call) pairInTurn(pl, dl *leg) *failure {
 	}
 	patch.Set(body.KVTransferParams, []byte(`{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`))
 	header := engineHeader(c.r.Header, c.id, false)
-	r := pl.prefill(c.path, header, patch.Pieces(nil), patch.Len(), c.v.Settings.RequestTimeout)
+	r := pl.prefill(c.path, header, patch.Pieces(nil), c.v.Settings.RequestTimeout)
 	var where struct {
 		Params json.RawMessage `json:"kv_transfer_params"`
 	}
@@ -158,7 +158,7 @@ func (c *call) pairInTurn(pl, dl *leg) *failure {
 	}
 	patch = c.patch
 	patch.Set(body.KVTransferParams, where.Params)
-	resp, err := dl.send(c.path, engineHeader(c.r.Header, c.id, c.facts.Stream), patch.Pieces(nil), patch.Len(), c.v.Settings.RequestTimeout)
+	resp, err := dl.send(c.path, engineHeader(c.r.Header, c.id, c.facts.Stream), patch.Pieces(nil), c.v.Settings.RequestTimeout)
 	if err != nil {
 		return c.noAnswer(dl, err)
 	}
@@ -166,8 +166,8 @@ func (c *call) pairInTurn(pl, dl *leg) *failure {
 }
 
 // prefill sends the prefill half, reads its whole answer and ends the leg. It touches nothing of the request.
-func (l *leg) prefill(path string, header http.Header, pieces [][]byte, length int, limit time.Duration) prefillResult {
-	resp, err := l.send(path, header, pieces, length, limit)
+func (l *leg) prefill(path string, header http.Header, pieces [][]byte, limit time.Duration) prefillResult {
+	resp, err := l.send(path, header, pieces, limit)
 	if err != nil {
 		return l.prefillBroke(err)
 	}

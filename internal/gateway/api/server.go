@@ -79,7 +79,7 @@ type Options struct {
 	Registry *fleet.Registry
 	Tracker  *load.Tracker
 	// Engines sends requests to engines; what it fails with before an answer is an *upstream.Error, any other error counts as
-	// one without a connection. The server does not close it.
+	// one without a connection. It is done with a request's body when it has failed or the answer's body is closed. The server does not close it.
 	Engines http.RoundTripper
 	Metrics *telemetry.Metrics
 	Explain *explain.Log

@@ -24,9 +24,11 @@ type conn struct {
 	key    string
 	raw    syscall.RawConn // nil where there is none
 	in     *input
-	head   []byte    // of the request; its memory is used again
-	served int       // answers read to their end
-	idleAt time.Time // when it was put aside
+	head   []byte      // of the request; its memory is used again
+	parts  [][]byte    // head and body, taken out as they are written; likewise
+	rest   net.Buffers // of parts
+	served int         // answers read to their end
+	idleAt time.Time   // when it was put aside
 
 	unhook  func() bool // takes the request's context off; false: it has ended and kill runs or ran
 	written chan error  // of the writer that was split off; nil: none was
@@ -101,14 +103,13 @@ func (c *conn) exchange(req *http.Request, pieces [][]byte) (*http.Response, err
 // write sends the head and the body with one system call where it can. What is not taken at once is left to a goroutine of
 // its own, which ends with the connection.
 func (c *conn) write(pieces [][]byte) error {
-	buffers := make(net.Buffers, 0, 1+len(pieces))
-	buffers = append(buffers, c.head)
-	buffers = append(buffers, pieces...)
+	c.parts = append(append(c.parts[:0], c.head), pieces...)
+	c.rest = c.parts
 	if _, ok := c.Conn.(*tls.Conn); !ok { // a TLS connection does not outlive a write that timed out
 		if err := c.SetWriteDeadline(time.Now().Add(writePatience)); err != nil {
 			return err
 		}
-		_, err := buffers.WriteTo(c.Conn)
+		_, err := c.rest.WriteTo(c.Conn)
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return err
 		}
@@ -119,7 +120,7 @@ func (c *conn) write(pieces [][]byte) error {
 	written := make(chan error, 1)
 	c.written = written
 	go func() { // joined by discard or release; closing the connection ends it
-		_, err := buffers.WriteTo(c.Conn)
+		_, err := c.rest.WriteTo(c.Conn)
 		written <- err
 	}()
 	return nil
