@@ -138,8 +138,10 @@ type Status struct {
 	PartSince time.Time
 	// Connected is the live connection; Asking says that a replay is awaited.
 	Connected, Asking bool
-	// Next is the number of the batch that is expected, -1 where that is not known.
-	Next int64
+	// Next is the number of the batch that is expected, -1 where that is not known. Print is that of the batch before it, if Printed.
+	Next    int64
+	Print   uint64
+	Printed bool
 	// Held are the batches that wait for a replay.
 	Held int
 	Counts
@@ -152,7 +154,7 @@ func (m *Machine) Status() Status {
 		Connected: m.connected, Asking: m.ask.on && !m.ask.probe, Next: -1, Held: len(m.held), Counts: m.counts,
 	}
 	if m.known {
-		s.Next = m.next
+		s.Next, s.Print, s.Printed = m.next, m.print, m.printed
 	}
 	if m.whole {
 		s.PartWhy, s.PartSince = None, time.Time{}
