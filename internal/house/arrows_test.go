@@ -32,8 +32,11 @@ var arrows = map[string][]string{
 		"internal/gateway/prefix", "internal/gateway/prefix/events/...", "internal/gateway/prefix/index", "internal/gateway/load", "internal/gateway/fleet",
 		"internal/gateway/fleet/ask", "internal/zmtp",
 	},
-	"internal/gateway/prefix/events/stream": {},                                                   // what to believe of a numbered stream
-	"internal/gateway/prefix/events/wire":   {"internal/gateway/prefix", "internal/gateway/load"}, // bytes to the words of prefix, and to load reports
+	"internal/gateway/prefix/events/stream": {},                                                                                             // what to believe of a numbered stream
+	"internal/gateway/prefix/events/wire":   {"internal/chain", "internal/gateway/prefix", "internal/gateway/load", "internal/managerwire"}, // bytes to the words of prefix, to load reports and to what Managers say
+
+	// What Cache Managers tell gateways: one half writes it, the other reads it.
+	"internal/managerwire": {"internal/chain"},
 
 	// The index as a service, and the sources that ask one.
 	"internal/gateway/prefix/indexer/indexpb":    {}, // perigee.index.v1, generated
@@ -42,6 +45,11 @@ var arrows = map[string][]string{
 	"internal/gateway/prefix/remote/pagehash":    {}, // SGLang's names of pages
 	"internal/gateway/prefix/remote": {
 		"internal/chain", "internal/gateway/prefix", "internal/gateway/prefix/index", "internal/gateway/prefix/indexer/indexpb", "internal/gateway/prefix/remote/kvindexerpb", "internal/gateway/prefix/remote/pagehash",
+	},
+
+	"internal/gateway/indexd": { // the shell of perigee index
+		"internal/gateway/config", "internal/gateway/fleet", "internal/gateway/fleet/introspect", "internal/gateway/fleet/keeper", "internal/gateway/prefix/events",
+		"internal/gateway/prefix/events/stream", "internal/gateway/prefix/indexer", "internal/gateway/prefix/local",
 	},
 
 	// The pure core of the Cache Manager.

@@ -14,6 +14,7 @@ import (
 // of the module that they import.
 var pure = []string{
 	"internal/chain",
+	"internal/managerwire",
 	"internal/cache/core",
 	"internal/cache/storage/dram",
 	"internal/cache/state",

@@ -19,6 +19,8 @@ import (
 //	event JSON            the same of one event
 //	raw HEX               the same as msgpack
 //	load JSON             a load report
+//	manager JSON          an event of a Cache Manager, in a batch of its own
+//	managerbatch JSON     one batch of a Cache Manager
 func TestScripts(t *testing.T) {
 	script.Run(t, "testdata/*.txt", func(t *testing.T) script.Interpreter {
 		var d Decoder
@@ -40,6 +42,10 @@ func TestScripts(t *testing.T) {
 					c.Fatalf("%v", err)
 				}
 				show(c, &d, raw)
+			case "manager":
+				showManagers(c, fromJSON(t, "[0,["+strings.Join(c.Words(), " ")+`],null,{"epoch":1}]`))
+			case "managerbatch":
+				showManagers(c, fromJSON(t, strings.Join(c.Words(), " ")))
 			case "load":
 				r, err := ParseLoad(fromJSON(t, strings.Join(c.Words(), " ")))
 				if err != nil {
