@@ -127,8 +127,8 @@ func (s *Server) welcome(uc *net.UnixConn) {
 	}
 	if class != 0 {
 		s.Turned.Add(1)
-		// A new socket has room for it; if not, the end says enough.
-		uc.SetWriteDeadline(time.Now())
+		// A new socket has room for it: this does not wait.
+		uc.SetWriteDeadline(time.Now().Add(endGrace))
 		uc.Write(wire.Append(nil, wire.Header{Epoch: s.opt.Epoch}, &wire.Closing{Class: class}))
 		c.release()
 		return

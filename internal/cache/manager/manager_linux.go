@@ -137,8 +137,8 @@ func (m *Manager) Epoch() uint64 { return m.epoch }
 func (m *Manager) Close() error {
 	m.server.Close()
 	m.quit()
-	m.wg.Wait()
 	err := m.stopAdmin()
+	m.wg.Wait()
 	m.mem.Lock()
 	defer m.mem.Unlock()
 	m.mu.Lock()

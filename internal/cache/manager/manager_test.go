@@ -326,11 +326,10 @@ func TestManagerRestarts(t *testing.T) {
 
 // TestNothingIsLeft: a memfd has no name, and the socket goes with a clean end.
 func TestNothingIsLeft(t *testing.T) {
-	before, _ := os.ReadDir("/dev/shm")
+	before := shm(t)
 	m := begin(t)
 	m.dial()
-	during, _ := os.ReadDir("/dev/shm")
-	if len(during) > len(before) {
+	if during := shm(t); during > before {
 		t.Errorf("something appeared in /dev/shm")
 	}
 	m.Close()
@@ -362,3 +361,13 @@ func TestBadIdentity(t *testing.T) {
 func ptr[T any](v T) *T { return &v }
 
 func second[T any](_ T, err error) error { return err }
+
+// shm counts what is in /dev/shm.
+func shm(t *testing.T) int {
+	t.Helper()
+	all, err := os.ReadDir("/dev/shm")
+	if err != nil {
+		t.Skip("no /dev/shm here")
+	}
+	return len(all)
+}

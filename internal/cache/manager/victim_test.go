@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"strings"
@@ -28,6 +29,14 @@ func victim(step, socket string) {
 			fmt.Println("at " + step)
 			select {}
 		}
+	}
+	if step == "manager" {
+		_, err := Start(Options{Socket: socket, PoolBytes: 64 * 8192, Log: slog.New(slog.DiscardHandler)})
+		if err == nil {
+			at(step)
+		}
+		fmt.Println("manager:", err)
+		return
 	}
 	s, err := client.Dial(context.Background(), client.Options{Socket: socket, Instance: "victim", Ranks: namespaces(1, pageBytes)})
 	if err != nil {

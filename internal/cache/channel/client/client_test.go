@@ -1,0 +1,117 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
+	"github.com/perigee-llm/perigee/internal/cache/state"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// The client against a real Manager is tested with the Manager. Here it meets ones that are not.
+
+func fake(t *testing.T, serve func(net.Conn)) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "pk")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	path := filepath.Join(dir, "s")
+	ln, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			serve(c)
+		}
+	}()
+	t.Cleanup(func() { ln.Close(); <-done })
+	return path
+}
+
+func options(path string) Options {
+	n := state.Namespace{Engine: state.Engine{Name: "x", Version: "1"}, Model: state.Model{Content: state.Digest{1}},
+		Compute: state.Compute{DType: "f", Device: "cpu", ISA: "i", Attention: "a"}, Hash: state.HashScheme{Algorithm: "h", Tokens: 16}}
+	one := state.Rank{Size: 1}
+	n.Shard = state.Shard{Tensor: one, Pipeline: one, DecodeContext: one, PrefillContext: one, Heads: one}
+	n.Layout = state.Layout{Order: "o", KVDType: "f", Format: "raw", BlockTokens: 16, Groups: []state.Group{
+		{Components: state.Of(state.AttentionKV), Rule: state.RulePrefix, Segments: []state.Segment{{DType: "f", Bytes: 64}}}}}
+	return Options{Socket: path, Instance: "i", Ranks: []state.Namespace{n}}
+}
+
+// question reads one frame.
+func question(c net.Conn) {
+	head := make([]byte, wire.HeaderSize)
+	io.ReadFull(c, head)
+	h, _ := wire.ParseHeader(head)
+	io.CopyN(io.Discard, c, int64(h.Length))
+}
+
+func TestFalseManagers(t *testing.T) {
+	welcome := wire.Append(nil, wire.Header{Ref: 1, Epoch: 1}, &wire.Welcome{Version: 1})
+	registered := wire.Append(nil, wire.Header{Ref: 2, Epoch: 1, Session: 1}, &wire.Registered{Arenas: []wire.Arena{{Slots: 1, SlotBytes: 4096, MapBytes: 4096}}})
+	attached := wire.Append(nil, wire.Header{Ref: 2, Epoch: 1, Session: 1}, &wire.Attached{Arenas: []wire.Arena{{Slots: 1, SlotBytes: 4096, MapBytes: 4096}}})
+	claimed := append([]byte(nil), attached...)
+	claimed[6] = 3 // descriptors that never come
+	for name, c := range map[string]struct {
+		says [2][][]byte // one answer a question, on the first connection and on the second
+		want error
+	}{
+		"nothing":                    {[2][][]byte{}, ErrLost},
+		"rubbish":                    {[2][][]byte{{[]byte("HTTP/1.1 400 Bad Request\r\n\r\n and more of it")}}, ErrLost},
+		"another answer":             {[2][][]byte{{wire.Append(nil, wire.Header{Ref: 1}, &wire.Pong{})}}, ErrProtocol},
+		"welcome, and the end":       {[2][][]byte{{welcome}}, ErrLost},
+		"an arena without its fd":    {[2][][]byte{{welcome, registered}, {welcome, attached}}, ErrProtocol},
+		"descriptors that are not":   {[2][][]byte{{welcome, registered}, {welcome, claimed}}, ErrLost},
+		"an end with its reason":     {[2][][]byte{{wire.Append(nil, wire.Header{}, &wire.Closing{Class: wire.NotAllowed})}}, ErrLost},
+		"a frame that is too long":   {[2][][]byte{{{0xff, 0xff, 0xff, 0x7f, 64, 31: 0}}}, ErrProtocol},
+		"unknown news, then the end": {[2][][]byte{{append([]byte{0, 0, 0, 0, 120}, make([]byte, 27)...)}}, ErrLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conns := make(chan net.Conn, 4)
+			path := fake(t, func(conn net.Conn) {
+				if n := len(conns); n < 2 {
+					for _, answer := range c.says[n] {
+						question(conn)
+						conn.Write(answer)
+					}
+				}
+				conns <- conn
+				if len(c.says[1]) == 0 {
+					conn.(*net.UnixConn).CloseWrite() // so that what was written is read first
+				}
+				go func() { // ends with the connection, when the client closes it
+					io.Copy(io.Discard, conn)
+					conn.Close()
+				}()
+			})
+			_, err := Dial(context.Background(), options(path))
+			if !errors.Is(err, c.want) {
+				t.Errorf("%v, want %v", err, c.want)
+			}
+		})
+	}
+}
+
+func TestNobodyThere(t *testing.T) {
+	if _, err := Dial(context.Background(), options(filepath.Join(t.TempDir(), "none"))); !errors.Is(err, ErrLost) {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,205 @@
+//go:build linux
+
+package channel
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// echo answers Ping with as many Pongs as it is told.
+type echo struct {
+	pongs int
+	mu    sync.Mutex
+	gone  int
+	conns []*Conn
+}
+
+// Frame implements Handler.
+func (e *echo) Frame(c *Conn, h wire.Header, m wire.Message) {
+	e.mu.Lock()
+	e.conns = append(e.conns, c)
+	e.mu.Unlock()
+	c.Settle()
+	for range e.pongs {
+		c.Send(c.Header(h.Ref, 0), &wire.Closing{Text: string(make([]byte, 1000))})
+	}
+	c.Send(c.Header(h.Ref, 0), &wire.Pong{})
+}
+
+// Gone implements Handler.
+func (e *echo) Gone(*Conn) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.gone++
+}
+
+func path(t *testing.T) string {
+	dir, err := os.MkdirTemp("", "pc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return filepath.Join(dir, "s")
+}
+
+func listen(t *testing.T, o Options, e *echo) *Server {
+	t.Helper()
+	if o.Path == "" {
+		o.Path = path(t)
+	}
+	o.Epoch, o.Handler = 7, e
+	s, err := Listen(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+func dial(t *testing.T, s *Server) net.Conn {
+	t.Helper()
+	c, err := net.Dial("unix", s.opt.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(20 * time.Second))
+	return c
+}
+
+// hear returns the kind of the next message; 0 at the end.
+func hear(t *testing.T, c net.Conn) (wire.Header, wire.Message) {
+	t.Helper()
+	head := make([]byte, wire.HeaderSize)
+	if _, err := io.ReadFull(c, head); err != nil {
+		return wire.Header{}, nil
+	}
+	h, err := wire.ParseHeader(head)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, h.Length)
+	io.ReadFull(c, b)
+	m, err := wire.Decode(h.Kind, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h, m
+}
+
+func TestServe(t *testing.T) {
+	e := &echo{}
+	s := listen(t, Options{Welcome: wire.Welcome{Manager: "test"}}, e)
+	if info, err := os.Stat(s.opt.Path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the socket: %v, %v", info, err)
+	}
+	c := dial(t, s)
+	var out []byte
+	out = wire.Append(out, wire.Header{Ref: 1}, &wire.Hello{MinVersion: 1, MaxVersion: 3})
+	out = wire.Append(out, wire.Header{Ref: 2}, &wire.Ping{})
+	unknown := wire.Append(nil, wire.Header{Ref: 3}, &wire.Refused{Text: "what a later version says"})
+	unknown[4] = 60
+	out = append(out, unknown...)
+	out = wire.Append(out, wire.Header{Ref: 4}, &wire.Ping{})
+	for _, b := range out { // byte by byte
+		if _, err := c.Write([]byte{b}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []wire.Kind{wire.KindWelcome, wire.KindPong, wire.KindRefused, wire.KindPong}
+	for i, k := range want {
+		h, m := hear(t, c)
+		if h.Kind != k || h.Ref != uint64(i+1) || h.Epoch != 7 {
+			t.Fatalf("answer %d: %+v %+v", i, h, m)
+		}
+		if w, ok := m.(*wire.Welcome); ok && (w.Version != 1 || w.Manager != "test") {
+			t.Errorf("%+v", w)
+		}
+		if r, ok := m.(*wire.Refused); ok && r.Class != wire.Unknown {
+			t.Errorf("%+v", r)
+		}
+	}
+	s.Close()
+	if _, m := hear(t, c); m == nil || m.(*wire.Closing).Class != wire.Stopping {
+		t.Errorf("the last word is %+v", m)
+	}
+	if e.gone != 1 {
+		t.Errorf("gone %d times", e.gone)
+	}
+}
+
+func TestTurnedAway(t *testing.T) {
+	s := listen(t, Options{Conns: 1}, &echo{})
+	first := dial(t, s)
+	first.Write(wire.Append(nil, wire.Header{}, &wire.Hello{MinVersion: 1, MaxVersion: 1}))
+	hear(t, first)
+	if _, m := hear(t, dial(t, s)); m == nil || m.(*wire.Closing).Class != wire.TooMany {
+		t.Errorf("beyond the bound: %+v", m)
+	}
+	if s.Turned.Load() != 1 {
+		t.Errorf("%d turned away", s.Turned.Load())
+	}
+}
+
+// TestSlow: a peer that does not read what others send it is let go, and nobody has waited.
+func TestSlow(t *testing.T) {
+	e := &echo{}
+	s := listen(t, Options{Queue: 64 << 10}, e)
+	c := dial(t, s)
+	c.Write(wire.Append(wire.Append(nil, wire.Header{}, &wire.Hello{MinVersion: 1, MaxVersion: 1}), wire.Header{}, &wire.Ping{}))
+	hear(t, c)
+	hear(t, c)
+	e.mu.Lock()
+	to := e.conns[0]
+	e.mu.Unlock()
+	for range 10000 {
+		to.Send(to.Header(0, 0), &wire.Closing{Text: string(make([]byte, 1000))})
+		to.Kick()
+	}
+	<-to.done
+	if s.Conns() != 0 && to.mu.ended == false {
+		t.Error("the connection goes on")
+	}
+}
+
+func TestStale(t *testing.T) {
+	p := path(t)
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: p, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(Options{Path: p, Epoch: 1, Handler: &echo{}}); !errors.Is(err, ErrInUse) {
+		t.Errorf("another's socket: %v", err)
+	}
+	ln.SetUnlinkOnClose(false)
+	ln.Close()
+	s := listen(t, Options{Path: p}, &echo{}) // what was killed leaves its socket, and is replaced
+	dial(t, s)
+	if err := os.Remove(p); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(p, []byte("the operator's"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(Options{Path: p, Epoch: 1, Handler: &echo{}}); err == nil {
+		t.Error("a file was replaced")
+	}
+	s.Close()
+	if b, err := os.ReadFile(p); err != nil || !bytes.Equal(b, []byte("the operator's")) {
+		t.Errorf("Close removed what is not its own: %v", err)
+	}
+}

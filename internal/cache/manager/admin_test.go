@@ -1,0 +1,144 @@
+//go:build linux
+
+package manager
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/perigee-llm/perigee/internal/cache/channel/client"
+	"github.com/perigee-llm/perigee/internal/cache/core"
+)
+
+// admin asks the admin listener.
+func (m *tester) admin(method, path string, into any) (int, string) {
+	m.t.Helper()
+	req, err := http.NewRequest(method, m.AdminURL()+path, nil)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	res, err := c.Do(req)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	if into != nil {
+		if err := json.Unmarshal(b, into); err != nil {
+			m.t.Fatalf("%s: %v: %s", path, err, b)
+		}
+	}
+	return res.StatusCode, string(b)
+}
+
+func TestAdmin(t *testing.T) {
+	seen := 0
+	m := begin(t, func(o *Options) {
+		o.Admin, o.Instances = "127.0.0.1:0", 2
+		o.Observe = func(_ core.Time, a core.Action) { seen++ }
+	})
+	s := m.dial()
+	m.dial(named("another model"), func(o *client.Options) { o.Ranks = namespaces(1, pageBytes+1) })
+	if _, err := publish(s, prompt(1, 0, 8)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := restore(s, 1, 10); n != 8 || err != nil {
+		t.Fatal(n, err)
+	}
+	if code, body := m.admin("GET", "/healthz", nil); code != 200 || body != "ok\n" {
+		t.Errorf("healthz: %d %s", code, body)
+	}
+	_, metrics := m.admin("GET", "/metrics", nil)
+	for _, want := range []string{
+		"perigee_cache_resident_blocks 8", `perigee_cache_published_blocks_total{disposition="write"} 8`, `perigee_cache_restores_total{outcome="whole"} 1`,
+		"perigee_cache_checksum_verified_bytes_total 40000", "perigee_cache_sessions 2", "perigee_cache_quarantined_bytes 0",
+	} {
+		if !strings.Contains(metrics, want+"\n") {
+			t.Errorf("no %q in the metrics", want)
+		}
+	}
+	var st Status
+	if m.admin("GET", "/status", &st); st.Usage.Blocks != 8 || len(st.Sessions) != 2 || st.Sessions[0].Instance != "engine-0" {
+		t.Errorf("%+v", st)
+	}
+
+	var x QueryExplanation
+	m.admin("GET", "/explain?session=1&op=1", &x)
+	if x.Instance != "engine-0" || x.Asked[0] != 10 || x.Hits[0] != 8 || x.First == nil || !strings.Contains(x.First.Why, "nothing is remembered") {
+		t.Errorf("%+v", x)
+	}
+	if x.Others["another model"] != "layout.groups[0].segments[0].bytes" {
+		t.Errorf("how the others differ: %v", x.Others)
+	}
+	var dropped map[string]int
+	if m.admin("POST", "/evict?blocks=3", &dropped); dropped["dropped"] != 3 {
+		t.Errorf("evicted %v", dropped)
+	}
+	if _, err := restore(s, 1, 8); err != nil {
+		t.Fatal(err)
+	}
+	x = QueryExplanation{}
+	m.admin("GET", "/explain?session=1&op=2", &x)
+	if x.Hits[0] != 5 || x.First == nil || !strings.HasPrefix(x.First.Why, "evicted") {
+		t.Errorf("%+v %+v", x, x.First)
+	}
+	if m.admin("POST", "/flush", &dropped); dropped["dropped"] != 5 {
+		t.Errorf("flushed %v", dropped)
+	}
+	h := hashOf(1, 2)
+	var e Explanation
+	if m.admin("GET", "/explain?block="+hex.EncodeToString(h[:]), &e); !strings.HasPrefix(e.Why, "flushed") {
+		t.Errorf("%+v", e)
+	}
+	if seen != 16 {
+		t.Errorf("the observer saw %d, want 8 come and 8 go", seen)
+	}
+	for path, want := range map[string]int{
+		"/explain": 400, "/explain?block=xx": 400, "/explain?session=9&op=1": 404, "/nothing": 404, "/flush": 405,
+	} {
+		if code, _ := m.admin("GET", path, nil); code != want {
+			t.Errorf("%s: %d, want %d", path, code, want)
+		}
+	}
+	for path, want := range map[string]int{"/evict": 400, "/evict?blocks=-1": 400, "/flush?namespace=zz": 400} {
+		if code, _ := m.admin("POST", path, nil); code != want {
+			t.Errorf("POST %s: %d, want %d", path, code, want)
+		}
+	}
+}
+
+// TestKilledManager: a Manager that is killed leaves nothing but its socket's name; the engine goes on and registers with the next.
+func TestKilledManager(t *testing.T) {
+	before := shm(t)
+	m := begin(t) // for its socket's path and its log
+	m.Close()
+	v := m.spawn("manager")
+	s := m.dial()
+	if got, err := publish(s, prompt(1, 0, 8)); err != nil || got.Sealed != 8 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	v.Process.Kill()
+	v.Wait()
+	<-s.Done()
+	if _, err := s.Query(context.Background(), query(1, 8)); err == nil {
+		t.Error("a query without a Manager")
+	}
+	s.Close()
+	if after := shm(t); after != before {
+		t.Errorf("%d files in /dev/shm, %d before", after, before)
+	}
+	next := begin(t, func(o *Options) { o.Socket = m.opt.Socket })
+	s = next.dial()
+	if n, err := restore(s, 1, 8); n != 0 || err != nil {
+		t.Errorf("restored %d: %v", n, err)
+	}
+}
