@@ -30,6 +30,11 @@ func victim(step, socket string) {
 			select {}
 		}
 	}
+	if step == "bench" {
+		if err := benchManager(socket); err == nil {
+			at(step)
+		}
+	}
 	if step == "manager" {
 		_, err := Start(Options{Socket: socket, PoolBytes: 64 * 8192, Log: slog.New(slog.DiscardHandler)})
 		if err == nil {
@@ -80,24 +85,34 @@ func victim(step, socket string) {
 // spawn starts a victim and waits until it is where it is to be.
 func (m *tester) spawn(step string) *exec.Cmd {
 	m.t.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), "PERIGEE_TEST_VICTIM="+step, "PERIGEE_TEST_SOCKET="+m.opt.Socket)
-	out, err := cmd.StdoutPipe()
+	cmd, err := start(step, m.opt.Socket)
 	if err != nil {
-		m.t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
 		m.t.Fatal(err)
 	}
 	m.t.Cleanup(func() {
 		cmd.Process.Kill()
 		cmd.Wait()
 	})
+	return cmd
+}
+
+func start(step, socket string) (*exec.Cmd, error) {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "PERIGEE_TEST_VICTIM="+step, "PERIGEE_TEST_SOCKET="+socket)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if strings.TrimSpace(line) != "at "+step {
-		m.t.Fatalf("%q, %v", line, err)
+		cmd.Process.Kill()
+		cmd.Wait()
+		return nil, fmt.Errorf("the helper says %q, %w", line, err)
 	}
-	return cmd
+	return cmd, nil
 }
 
 // TestKilled kills an engine at every step of publishing and restoring: all that it held comes back, nothing half is ever seen, another
