@@ -27,6 +27,7 @@ type cli struct {
 	Serve   serveCmd   `cmd:"" help:"Run the gateway."`
 	Cache   cacheCmd   `cmd:"" help:"Run the Cache Manager: pages of KV state in memory that engines of this host share."`
 	Engine  engineCmd  `cmd:"" help:"Run simulated engines."`
+	Index   indexCmd   `cmd:"" help:"Serve a prefix index to gateways."`
 	Check   checkCmd   `cmd:"" help:"Judge configurations without starting anything."`
 	Demo    demoCmd    `cmd:"" help:"Show the main job on this machine: a real trace through simulated engines."`
 	Replay  replayCmd  `cmd:"" help:"Try policies on a trace of requests, in virtual time."`

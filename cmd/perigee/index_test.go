@@ -1,0 +1,57 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func TestIndexCommand(t *testing.T) {
+	r, w := io.Pipe()
+	ctx, cancel := context.WithCancel(t.Context())
+	c := indexCmd{Listen: "127.0.0.1:0", Admin: "127.0.0.1:0"}
+	c.WorkerURLs.Given = []string{"http://127.0.0.1:1"}
+	ended := make(chan error, 1)
+	go func() {
+		ended <- c.Run(&runContext{ctx: ctx, stdout: w, stderr: io.Discard, log: slog.New(slog.DiscardHandler)})
+		w.Close()
+	}()
+	line, err := bufio.NewReader(r).ReadString('\n')
+	if want := regexp.MustCompile(`^perigee indexes on 127\.0\.0\.1:\d+, admin on http://127\.0\.0\.1:\d+\n$`); err != nil || !want.MatchString(line) {
+		t.Errorf("%q, %v", line, err)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestIndexCommandRefuses(t *testing.T) {
+	dir := t.TempDir()
+	empty := filepath.Join(dir, "empty")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const engine = "--worker-urls=http://127.0.0.1:1"
+	for args, want := range map[string]string{
+		"":                                   "--worker-urls: is missing",
+		engine + " --listen 0.0.0.0:0":       "--open",
+		engine + " --max-claims=-1":          "below zero",
+		engine + " --token-file " + empty:    "no usable secret",
+		engine + " --tls-cert-file " + empty: "belong together",
+		engine + " --tls-cert-file " + empty + " --tls-key-file " + empty: "failed to find any PEM data",
+		engine + " --engine-api-key-file " + empty:                        "no usable secret",
+		"--config " + filepath.Join(dir, "none"):                          "cannot be read",
+	} {
+		var stderr strings.Builder
+		if code := run(t.Context(), append([]string{"index"}, strings.Fields(args)...), io.Discard, &stderr); code != exitUsage || !strings.Contains(stderr.String(), want) {
+			t.Errorf("index %s: exit %d, %q; want %q", args, code, stderr.String(), want)
+		}
+	}
+}
