@@ -48,6 +48,7 @@ func (r *Rank) join(blockSize int) {
 	r.in.SetLimit(r.holder, r.limit)
 	r.in.Mark(r.holder, r.trust)
 	s.publishLocked()
+	s.bindLocked(r.engine.URL)
 }
 
 // SetLimit bounds the rank's claims; 0: as the store's options say.
@@ -71,6 +72,7 @@ func (r *Rank) Mark(trust index.State) {
 		r.in.Mark(r.holder, trust)
 	} else {
 		s.publishLocked()
+		s.bindLocked(r.engine.URL)
 	}
 }
 
@@ -83,6 +85,7 @@ func (r *Rank) Withdraw() {
 	if !r.closed {
 		r.leaveLocked()
 		s.publishLocked()
+		s.bindLocked(r.engine.URL)
 	}
 }
 
@@ -104,6 +107,7 @@ func (r *Rank) Doubt() {
 		r.in.Doubt(r.holder)
 	} else if !r.closed {
 		s.publishLocked()
+		s.bindLocked(r.engine.URL)
 	}
 }
 
@@ -140,4 +144,5 @@ func (r *Rank) Close() {
 	r.leaveLocked()
 	delete(s.mu.ranks, r)
 	s.publishLocked()
+	s.bindLocked(r.engine.URL)
 }

@@ -37,6 +37,8 @@ type Store struct {
 		ranks      map[*Rank]struct{}
 		known      map[uint32]Engine // by number
 		domains    map[domain]*opened
+		shelves    map[*Shelf]struct{}
+		guests     map[guest]index.Holder
 		swept      int
 	}
 }
@@ -50,7 +52,7 @@ type domain struct {
 type opened struct {
 	*index.Index
 	domain domain
-	ranks  int
+	users  int // ranks, guests and shelves
 }
 
 // directory is what look-ups find things by. It never changes.
@@ -70,6 +72,7 @@ type served struct {
 func New(o Options) *Store {
 	s := &Store{opt: o}
 	s.mu.ranks, s.mu.domains, s.mu.known = map[*Rank]struct{}{}, map[domain]*opened{}, map[uint32]Engine{}
+	s.mu.shelves, s.mu.guests = map[*Shelf]struct{}{}, map[guest]index.Holder{}
 	s.seen.Store(&directory{})
 	return s
 }
@@ -78,6 +81,8 @@ func New(o Options) *Store {
 type Engine struct {
 	// No is fleet.Worker.No.
 	No uint32
+	// URL is its base without a trailing slash, by which Managers know it; empty: they do not.
+	URL string
 	// Base is the id of the base model whose blocks it publishes; Names are all ids that clients may use for it, Base among them.
 	Base  string
 	Names []string
@@ -155,6 +160,7 @@ func (s *Store) Know(engines []Engine) {
 		s.mu.known[e.No] = e
 	}
 	s.publishLocked()
+	s.bindLocked()
 }
 
 // Open makes one rank of an engine known: blind, until its events say otherwise. The caller closes it.
@@ -165,6 +171,7 @@ func (s *Store) Open(e Engine, rank int32) *Rank {
 	defer s.mu.Unlock()
 	s.mu.ranks[r] = struct{}{}
 	s.publishLocked()
+	s.bindLocked(e.URL)
 	return r
 }
 
@@ -200,6 +207,7 @@ func (s *Store) publishLocked() {
 			d.names[name] = n
 		})
 	}
+	s.publishGuestsLocked(d)
 	for name, n := range d.names {
 		slices.Sort(n.blind)
 		n.blind = slices.Compact(n.blind)
@@ -207,6 +215,46 @@ func (s *Store) publishLocked() {
 		d.names[name] = n
 	}
 	s.seen.Store(d)
+}
+
+// publishGuestsLocked adds the indexes in which engines are guests to what their names stand for.
+func (s *Store) publishGuestsLocked(d *directory) {
+	if len(s.mu.guests) == 0 {
+		return
+	}
+	add := func(e *Engine) {
+		for g := range s.mu.guests {
+			if g.engine != e.No {
+				continue
+			}
+			e.each(func(name, _ string) {
+				if n, there := d.names[name]; there && !slices.Contains(n.indexes, g.in) {
+					n.indexes = append(n.indexes, g.in)
+					d.names[name] = n
+				}
+			})
+		}
+	}
+	for r := range s.mu.ranks {
+		add(&r.engine)
+	}
+	for _, e := range s.mu.known {
+		add(&e)
+	}
+}
+
+// At returns the numbers of the engines at a URL.
+func (s *Store) At(url string) (nos []uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if url == "" {
+		return nil
+	}
+	for no := range s.sitesLocked(map[string]bool{url: true}) {
+		nos = append(nos, no)
+	}
+	slices.Sort(nos)
+	return nos
 }
 
 // joinLocked returns the index of a domain.
@@ -218,13 +266,13 @@ func (s *Store) joinLocked(d domain) *opened {
 		})}
 		s.mu.domains[d] = o
 	}
-	o.ranks++
+	o.users++
 	return o
 }
 
-// leaveLocked lets go of an index, which goes when nobody is in it.
+// leaveLocked lets go of an index, which goes when nobody uses it.
 func (s *Store) leaveLocked(o *opened) {
-	if o.ranks--; o.ranks == 0 {
+	if o.users--; o.users == 0 {
 		delete(s.mu.domains, o.domain)
 	}
 }
