@@ -139,7 +139,9 @@ func (c *call) copyPart(l *leg, resp *http.Response, sniff *sse.Sniffer) (left b
 		return false, err
 	}
 	if c.ttft == 0 && resp.StatusCode < 300 {
-		c.ttft = time.Since(c.started)
+		now := time.Now()
+		c.ttft = now.Sub(c.started)
+		l.guard.Prefilled(now)
 		c.s.Metrics.TTFT.WithLabelValues(c.model.ID).Observe(c.ttft.Seconds())
 	}
 	sniff.Write(buf[:n])

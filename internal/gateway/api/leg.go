@@ -82,8 +82,19 @@ func (c *call) begin(parent context.Context, p *policy.Pick, stage fleet.Stage, 
 		}
 		l.cancel(causeStale)
 	})
+	if stage != fleet.Decode {
+		l.guard.Computes(uncached(p, tokens), stage == fleet.Plain && !c.streamed)
+	}
 	l.before, c.legs = c.legs, l
 	return l, nil
+}
+
+// uncached is how much of a prompt the engine that was picked has to compute: as the policy expects, all of it where it did not look.
+func uncached(p *policy.Pick, tokens int64) int64 {
+	if n, ok := p.Uncached.Get(); ok {
+		return min(n, tokens)
+	}
+	return tokens
 }
 
 // notDispatched counts a dispatch that did not happen because of the worker as an error of it.

@@ -179,6 +179,7 @@ func (l *leg) prefill(path string, header http.Header, pieces [][]byte, limit ti
 	if err != nil {
 		return l.prefillBroke(err)
 	}
+	l.guard.Prefilled(time.Now())
 	l.end(judge(resp.StatusCode))
 	return prefillResult{status: resp.StatusCode, header: resp.Header, body: text}
 }
