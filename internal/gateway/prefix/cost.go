@@ -13,13 +13,15 @@ type CostRecord struct {
 	// Samples is how many restores it stands on, Error how far they typically were from it, as a share.
 	Samples int
 	Error   float64
-	// At is when it was measured last, in the gateway's clock.
+	// At is when it came, in the gateway's clock.
 	At time.Time
 }
 
-// CostFreshness is how long a record counts: a Manager sends them about once a second, and five that are lost in a row mean that nobody
-// knows what a restore takes now. It is what a load report has.
-const CostFreshness = 5 * time.Second
+// CostFreshness is how long a record counts, from its arrival. A Manager sends them about once a second: ten that are lost in a row mean
+// that nobody is there. A load report has five seconds; but a queue is another after a second, while a restore costs what the
+// machine's memory and disk cost, and when records lapse the credit of every engine of the Manager goes at once. Twenty would hide that a
+// Manager measures no more; that it is gone shows within a second, by its stream.
+const CostFreshness = 10 * time.Second
 
 // Restore returns the seconds that it takes to restore so many tokens, at the upper end of what was measured. It returns false where
 // the record is older than [CostFreshness], stands on nothing or is no cost: then there is no credit for what the tier holds.
