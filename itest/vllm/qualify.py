@@ -402,6 +402,9 @@ class Death(Case):
 
 ORDER = [Surface, SurfaceByLoad, Lengths, Load, LoadByLoad, Cached, Leaving, *prefix.CASES, Death]
 
+for case in prefix.CASES:
+    case.__module__ = __name__  # unittest would end this module's engines before another module's first test
+
 
 def load_tests(loader, *_):
     return unittest.TestSuite(loader.loadTestsFromTestCase(c) for c in ORDER)
