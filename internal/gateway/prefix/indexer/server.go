@@ -47,8 +47,9 @@ func New(o Options) *Server {
 		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),
 		grpc.MaxRecvMsgSize(MaxRequest),
-		// A gateway has one connection; more of its look-ups than this would only wait for each other. It is the reference's figure.
-		grpc.MaxConcurrentStreams(64),
+		// A gateway has one connection and by default 32 look-ups at once. Those beyond this wait in the gateway, unseen, so it is well above
+		// what is refused with a word (MaxInFlight).
+		grpc.MaxConcurrentStreams(256),
 		// Gateways ask every 10 s whether we are there, so that a host that vanished is noticed.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
@@ -112,17 +113,28 @@ func (s *Server) admit(ctx context.Context, info *tap.Info) (context.Context, er
 	if ctx.Err() != nil {
 		return refuse(errLate)
 	}
-	count, most := &s.inFlight, s.o.MaxInFlight
+	count, most, longest := &s.inFlight, s.o.MaxInFlight, maxLookup
 	if info.FullMethodName == indexpb.PrefixIndex_Snapshot_FullMethodName {
-		count, most = &s.snapshots, s.o.MaxSnapshots
+		count, most, longest = &s.snapshots, s.o.MaxSnapshots, maxSnapshot
 	}
 	if count.Add(1) > int64(most) {
 		count.Add(-1)
 		return refuse(errBusy)
 	}
-	context.AfterFunc(ctx, func() { count.Add(-1) })
+	ctx, cancel := context.WithTimeout(ctx, longest)
+	context.AfterFunc(ctx, func() { // at the end of the call too, which ends the context that ours is made of
+		cancel()
+		count.Add(-1)
+	})
 	return ctx, nil
 }
+
+// The longest that a call may take, whatever its deadline: a caller who never sends his message, or never reads the answer, must not keep one
+// of few places. A look-up takes a second at the very worst, and a snapshot of ten million claims over a slow network, 330 MB, a minute.
+const (
+	maxLookup   = 10 * time.Second
+	maxSnapshot = 5 * time.Minute
+)
 
 func (s *Server) knows(md metadata.MD) bool {
 	for _, v := range md.Get("authorization") {

@@ -225,7 +225,49 @@ func TestBusy(t *testing.T) {
 		if n, _ := w.server.InFlight(); n != 0 {
 			t.Errorf("%d in flight at the end", n)
 		}
+		_, cancel3 := open() // and leave it
+		defer cancel3()
+		time.Sleep(maxLookup)
+		synctest.Wait()
+		if n, _ := w.server.InFlight(); n != 0 {
+			t.Errorf("%d in flight, whose messages never came", n)
+		}
 	})
+}
+
+// TestSnapshotsAreFew: one whose reader does not read keeps its place for a while, and not for ever.
+func TestSnapshotsAreFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Options{MaxSnapshots: 1, Position: func(uint32, int32) (Position, bool) { return Position{}, true }})
+		w.open(1, 0, 4, 4*50_000) // 1.6 MB: more than what is buffered on the way
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		if _, err := w.client.Snapshot(ctx, &indexpb.SnapshotRequest{Model: "m"}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		second := func() codes.Code {
+			s, err := w.client.Snapshot(ctx, &indexpb.SnapshotRequest{Model: "m"})
+			if err == nil {
+				_, err = s.Recv()
+			}
+			return status.Code(err)
+		}
+		if c := second(); c != codes.ResourceExhausted {
+			t.Errorf("the second: %v", c)
+		}
+		time.Sleep(maxSnapshot)
+		synctest.Wait()
+		if c := second(); c != codes.OK {
+			t.Errorf("after the first was given up: %v", c)
+		}
+	})
+	w := newWorld(t, Options{})
+	if s, err := w.client.Snapshot(t.Context(), &indexpb.SnapshotRequest{Model: "m"}); err == nil {
+		if _, err = s.Recv(); status.Code(err) != codes.Unimplemented {
+			t.Errorf("without positions: %v", err)
+		}
+	}
 }
 
 // TestLate: a call whose deadline has passed when it arrives is refused before any work.
