@@ -13,13 +13,14 @@ type message struct {
 	feed  *feed
 	input stream.Input
 	fault error // of Broken
+	slots int   // of feed.slots, which come back when it is taken
 }
 
 // applier applies what happens to the feeds of one domain, one thing after the other.
 type applier struct {
 	o     *Options
 	users int // engines; guarded by Follower.mu
-	in    chan message
+	queue queue
 	calls chan func()
 	done  chan struct{}
 	wg    sync.WaitGroup
@@ -28,8 +29,7 @@ type applier struct {
 		sync.Mutex
 		dropped []*feed // whose messages had no room since the applier looked
 	}
-	wake chan struct{} // one is enough
-	free chan []byte   // buffers for their next use
+	free chan []byte // buffers for their next use
 
 	// Touched by run only.
 	dec   wire.Decoder
@@ -37,9 +37,6 @@ type applier struct {
 	next  time.Time // when a feed's deadline is, at the earliest; zero: never
 	timer *time.Timer
 }
-
-// inbox is the messages that wait for an applier, of all its feeds: each has a bound of its own besides. This one is 1 MB.
-const inbox = 8192
 
 func startApplier(o *Options) *applier {
 	a := newApplier(o)
@@ -49,7 +46,7 @@ func startApplier(o *Options) *applier {
 
 func newApplier(o *Options) *applier {
 	return &applier{
-		o: o, in: make(chan message, inbox), calls: make(chan func()), done: make(chan struct{}), wake: make(chan struct{}, 1),
+		o: o, queue: queue{wake: make(chan struct{}, 1)}, calls: make(chan func()), done: make(chan struct{}),
 		free:  make(chan []byte, freeList),
 		feeds: map[*feed]struct{}{}, timer: time.NewTimer(time.Hour),
 	}
@@ -73,15 +70,29 @@ func (a *applier) call(f func()) bool {
 	}
 }
 
+// always has something to receive.
+var always = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
 func (a *applier) run() {
 	defer a.timer.Stop()
 	for {
-		select {
-		case m := <-a.in:
+		turn := a.queue.turn()
+		for _, m := range turn {
 			a.handle(m)
+		}
+		var more chan struct{} // never
+		if len(turn) > 0 {
+			more = always
+		}
+		select {
+		case <-more:
 		case f := <-a.calls:
 			f()
-		case <-a.wake:
+		case <-a.queue.wake:
 			a.seeDropped()
 		case <-a.timer.C:
 			a.ticks()
@@ -93,6 +104,9 @@ func (a *applier) run() {
 
 func (a *applier) handle(m message) {
 	f := m.feed
+	for range m.slots {
+		<-f.slots
+	}
 	if m.input.Kind == stream.Live {
 		f.taken(len(m.input.Batch.Payload))
 	}
@@ -118,7 +132,7 @@ func (a *applier) noteDropped(f *feed) {
 	a.mu.dropped = append(a.mu.dropped, f)
 	a.mu.Unlock()
 	select {
-	case a.wake <- struct{}{}:
+	case a.queue.wake <- struct{}{}:
 	default: // it will look anyway
 	}
 }

@@ -3,6 +3,7 @@ package events
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 	"time"
 
@@ -119,33 +120,43 @@ func (e *engine) renewed() {
 	}
 }
 
-func (e *engine) status() []Status {
+// parts are what an engine's status is made of, as they were at one moment.
+type parts struct {
+	e     *engine
+	feeds []*feed
+	loads map[int32]*loadReader
+	fault error
+}
+
+func (e *engine) parts() parts {
 	e.mu.Lock()
-	feeds := make([]*feed, 0, len(e.feeds))
+	defer e.mu.Unlock()
+	p := parts{e: e, loads: maps.Clone(e.loads), fault: e.fault}
 	for _, fd := range e.feeds {
-		feeds = append(feeds, fd)
+		p.feeds = append(p.feeds, fd)
 	}
-	loads := make(map[int32]*loadReader, len(e.loads))
-	for rank, l := range e.loads {
-		loads[rank] = l
-	}
-	fault := e.fault
-	e.mu.Unlock()
-	var out []Status
-	for _, fd := range feeds {
-		if s, ok := fd.status(); ok {
-			if l := loads[s.Rank]; l != nil {
-				s.Load = l.status()
-				delete(loads, s.Rank)
-			}
-			out = append(out, s)
+	return p
+}
+
+// status appends the engine's, whose feeds' are those given.
+func (p *parts) status(out, feeds []Status) []Status {
+	out = append(out, feeds...)
+	for i := range feeds {
+		s := &out[len(out)-len(feeds)+i]
+		if l := p.loads[s.Rank]; l != nil {
+			s.Load = l.status()
+			delete(p.loads, s.Rank)
 		}
 	}
-	for rank, l := range loads {
-		out = append(out, Status{Engine: e.target.Worker.No, ID: e.target.Worker.ID, Rank: rank, Load: l.status()})
+	of := Status{Engine: p.e.target.Worker.No, ID: p.e.target.Worker.ID}
+	for rank, l := range p.loads {
+		s := of
+		s.Rank, s.Load = rank, l.status()
+		out = append(out, s)
 	}
-	if len(out) == 0 {
-		out = append(out, Status{Engine: e.target.Worker.No, ID: e.target.Worker.ID, Prefix: e.target.Needs.Prefix, Fault: fault})
+	if len(feeds)+len(p.loads) == 0 {
+		of.Prefix, of.Fault = p.e.target.Needs.Prefix, p.fault
+		out = append(out, of)
 	}
 	return out
 }

@@ -26,8 +26,10 @@ type feed struct {
 	wg      sync.WaitGroup // its readers
 	replays *replayer      // nil: there is nobody to ask
 
-	waiting, waitingBytes atomic.Int64 // live messages in the applier's inbox
-	full                  atomic.Bool  // the reader waits for room
+	pending               fifo[message] // what waits for the applier; its queue's
+	slots                 chan struct{} // a place taken for each part of what tell has put there
+	waiting, waitingBytes atomic.Int64  // live messages among it
+	full                  atomic.Bool   // the reader waits for room
 	room                  chan struct{}
 	dropNoted             atomic.Bool // the applier knows of a drop and has not looked yet
 	droppedN, badMessages atomic.Uint64
@@ -43,11 +45,14 @@ type feed struct {
 	cutOff   bool
 	settleAt time.Time // when the index may forget what was doubted
 	told     [3]uint8  // state, reason and trust, as Hooks.Changed was told
+
+	loggedFrom time.Time // lines of the log are counted from then on
+	logged     int
 }
 
 // startFeed opens the rank's claims and starts its readers.
 func (e *engine) startFeed(src Source) *feed {
-	f := &feed{e: e, applier: e.applier, src: src, room: make(chan struct{}, 1)}
+	f := &feed{e: e, applier: e.applier, src: src, room: make(chan struct{}, 1), slots: make(chan struct{}, slots)}
 	f.ctx, f.cancel = context.WithCancel(e.ctx)
 	if src.Replay != "" {
 		f.replays = newReplayer(f)
@@ -94,26 +99,9 @@ func (f *feed) offer(seq int64, payload []byte) {
 		f.drop()
 		return
 	}
-	m := message{feed: f, input: stream.Input{Kind: stream.Live, Batch: f.batch(seq, payload)}}
 	f.waiting.Add(1)
 	f.waitingBytes.Add(n)
-	select {
-	case f.applier.in <- m:
-		return
-	default:
-	}
-	patience := time.NewTimer(f.e.f.o.Patience)
-	defer patience.Stop()
-	select {
-	case f.applier.in <- m:
-		return
-	case <-patience.C:
-		f.drop()
-	case <-f.ctx.Done():
-	}
-	f.waiting.Add(-1)
-	f.waitingBytes.Add(-n)
-	f.applier.release(m.input.Batch.Payload)
+	f.applier.queue.push(message{feed: f, input: stream.Input{Kind: stream.Live, Batch: f.batch(seq, payload)}})
 }
 
 func (f *feed) hasRoom(n int64) bool {
@@ -164,14 +152,28 @@ func (f *feed) batch(seq int64, payload []byte) stream.Batch {
 	return stream.Batch{Seq: seq, Print: xxh3.Hash(payload), Payload: f.applier.copied(payload)}
 }
 
-// tell hands over what may not be lost, and waits for room.
+// What tell has put in the applier's queue is bounded, 16 MiB: a replay may have more than anybody has memory for, and is read no faster than it
+// is applied.
+const (
+	slots    = 512
+	slotSize = 32 << 10
+)
+
+// tell hands over what may not be lost, and waits for room. Of several callers at once one at most may have a batch.
 func (f *feed) tell(m message) {
 	m.feed = f
-	select {
-	case f.applier.in <- m:
-	case <-f.ctx.Done():
-		f.applier.release(m.input.Batch.Payload)
+	for want := min(1+len(m.input.Batch.Payload)/slotSize, slots); m.slots < want; m.slots++ {
+		select {
+		case f.slots <- struct{}{}:
+		case <-f.ctx.Done():
+			for range m.slots {
+				<-f.slots
+			}
+			f.applier.release(m.input.Batch.Payload)
+			return
+		}
 	}
+	f.applier.queue.push(m)
 }
 
 // renewed may be called by anybody.
@@ -218,7 +220,7 @@ func (f *feed) step(now time.Time, in stream.Input) {
 			f.replays.hangup()
 		}
 	}
-	f.changed()
+	f.changed(now)
 }
 
 func (f *feed) doubt(now time.Time) {
@@ -295,22 +297,44 @@ func (f *feed) event(e *prefix.Event) {
 	}
 }
 
+// The log has so many lines of a feed in such a time: an engine may change with each of its messages, and logs fill disks.
+const (
+	logLines = 10
+	logEvery = 10 * time.Second
+)
+
 // changed tells the log and the hooks of a new state.
-func (f *feed) changed() {
+func (f *feed) changed(now time.Time) {
 	s := f.m.Status()
-	now := [3]uint8{uint8(s.State), uint8(s.Why), uint8(f.m.Trust())}
-	if now == f.told {
+	is := [3]uint8{uint8(s.State), uint8(s.Why), uint8(f.m.Trust())}
+	if is == f.told {
 		return
 	}
 	level := slog.LevelDebug // a gap that is repaired is no news
-	if now[2] != f.told[2] {
+	if is[2] != f.told[2] {
 		level = slog.LevelInfo
 	}
-	f.told = now
-	f.e.f.o.Log.Log(context.Background(), level, "an engine's events", "worker", f.e.target.Worker.ID, "rank", f.src.Rank, "state", s.State.String(), "why", s.Why.String(),
-		"trust", f.m.Trust().String(), "partial_why", s.PartWhy.String())
+	f.told = is
+	f.log(now, level, &s)
 	if f.e.f.o.Hooks.Changed != nil {
 		f.e.f.o.Hooks.Changed(f.about())
+	}
+}
+
+func (f *feed) log(now time.Time, level slog.Level, s *stream.Status) {
+	log, ctx, worker := f.e.f.o.Log, context.Background(), f.e.target.Worker.ID
+	if !log.Enabled(ctx, level) {
+		return
+	}
+	if now.Sub(f.loggedFrom) >= logEvery {
+		f.loggedFrom, f.logged = now, 0
+	}
+	switch f.logged++; {
+	case f.logged <= logLines:
+		log.Log(ctx, level, "an engine's events", "worker", worker, "rank", f.src.Rank, "state", s.State.String(), "why", s.Why.String(),
+			"trust", f.m.Trust().String(), "partial_why", s.PartWhy.String())
+	case f.logged == logLines+1:
+		log.Warn("an engine's events change state all the time: what follows is not logged for a while", "worker", worker, "rank", f.src.Rank)
 	}
 }
 

@@ -151,17 +151,32 @@ func (f *Follower) end(e *engine) {
 	a.stop()
 }
 
-// Status returns how all streams are, in order of engines' ids and ranks. It waits for the appliers to have a moment.
+// Status returns how all streams are, in order of engines' ids and ranks. It waits for each applier to have a moment, once: an engine that
+// floods its applier may make that a long one.
 func (f *Follower) Status() []Status {
 	f.mu.Lock()
-	engines := make([]*engine, 0, len(f.mu.engines))
+	engines := map[*applier][]*engine{}
 	for _, e := range f.mu.engines {
-		engines = append(engines, e)
+		engines[e.applier] = append(engines[e.applier], e)
 	}
 	f.mu.Unlock()
 	var all []Status
-	for _, e := range engines {
-		all = append(all, e.status()...)
+	for a, of := range engines {
+		var them []parts
+		for _, e := range of {
+			them = append(them, e.parts())
+		}
+		feeds := make([][]Status, len(them))
+		a.call(func() { // if it has stopped, its feeds are gone
+			for i := range them {
+				for _, fd := range them[i].feeds {
+					feeds[i] = append(feeds[i], fd.about())
+				}
+			}
+		})
+		for i := range them {
+			all = them[i].status(all, feeds[i])
+		}
 	}
 	slices.SortFunc(all, func(a, b Status) int {
 		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Engine, b.Engine), cmp.Compare(a.Rank, b.Rank))

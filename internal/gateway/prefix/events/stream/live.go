@@ -54,9 +54,12 @@ func (m *Machine) becomeBroken(now, heard time.Time) {
 	m.clock(now) // it may have been silent for long
 }
 
+// noSeq is no number, since none can follow it: behind it a stream could never be complete, and would be asked for without end.
+const noSeq = 1<<63 - 1
+
 func (m *Machine) onLive(now time.Time, b Batch) {
 	switch {
-	case b.Seq < -1 || !m.connected:
+	case b.Seq < -1 || b.Seq == noSeq || !m.connected:
 		m.drop(b)
 		return
 	case b.Seq == -1:

@@ -46,7 +46,7 @@ func (m *Machine) again(now time.Time) {
 }
 
 func (m *Machine) onReplayed(now time.Time, b Batch, ask uint64) {
-	if !m.ask.is(ask) || b.Seq < 0 {
+	if !m.ask.is(ask) || b.Seq < 0 || b.Seq == noSeq {
 		m.drop(b)
 		return
 	}

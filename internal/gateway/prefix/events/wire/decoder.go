@@ -6,7 +6,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 )
 
-// What one event may have. The caps bound what a decoder keeps, 5 MB, and how long an event takes, a few milliseconds.
+// What one event may have. The caps bound what a decoder keeps, 20 MB, and how long an event takes, a few milliseconds.
 const (
 	// MaxHashes is sgl-router's: a prompt of a million tokens in blocks of 16.
 	MaxHashes = 1 << 16
@@ -18,6 +18,8 @@ const (
 	MaxGroup = 1 << 10
 	// MaxExtra bounds the canonical form of one block's extra keys, in bytes: an image takes some 80, and a block holds few.
 	MaxExtra = 4 << 10
+	// MaxExtras bounds those of all blocks of an event: images on every one of [MaxHashes] take 5 MB.
+	MaxExtras = 8 << 20
 	// MaxName bounds a LoRA's name and a salt, in bytes.
 	MaxName = 1 << 10
 )

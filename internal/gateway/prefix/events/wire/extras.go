@@ -47,6 +47,9 @@ func (d *Decoder) finishExtras() (class Class, ok bool) {
 		}
 		begin := len(d.extra)
 		class, ok := d.block(s, i == 0 && !d.f.hasParent && d.f.salt == nil, &salt)
+		if len(d.extra) > MaxExtras {
+			return Oversized, false
+		}
 		switch {
 		case !ok:
 			return class, false
@@ -75,7 +78,8 @@ func (d *Decoder) block(s span, salted bool, salt *[]byte) (Class, bool) {
 	if !ok {
 		n, r.i = 1, s.begin // a bare key
 	}
-	last, lastIs := len(d.extra), []byte(nil) // where the last bare string is in its canonical form
+	most := len(d.extra) + MaxExtra + MaxName + 5 // the salt and its header go again
+	last, lastIs := len(d.extra), []byte(nil)     // where the last bare string is in its canonical form
 	for i := range n {
 		lora, tagged, ok := r.tagged()
 		switch {
@@ -95,7 +99,11 @@ func (d *Decoder) block(s span, salted bool, salt *[]byte) (Class, bool) {
 			last, lastIs = len(d.extra), b
 		}
 		r.i = at
-		if d.extra, ok = r.canonical(d.extra, 0); !ok {
+		d.extra, ok = r.canonical(d.extra, most, 0)
+		switch {
+		case len(d.extra) > most:
+			return Oversized, false
+		case !ok:
 			return BadField, false
 		}
 	}
@@ -126,8 +134,9 @@ func (r *reader) tagged() (tag, name []byte, ok bool) {
 const maxNesting = 4
 
 // canonical appends the next value in the one form that it has, whatever msgpack form it came in: a letter for its type, then its
-// length where it has one, four bytes little-endian, then itself. Other types than these are no key of an engine.
-func (r *reader) canonical(dst []byte, depth int) ([]byte, bool) {
+// length where it has one, four bytes little-endian, then itself. Other types than these are no key of an engine. It gives up when dst is longer
+// than most: a small number takes nine times its bytes.
+func (r *reader) canonical(dst []byte, most, depth int) ([]byte, bool) {
 	switch c := r.peek(); {
 	case c == 0xc0 || c == 0xc2 || c == 0xc3:
 		r.i++
@@ -151,7 +160,7 @@ func (r *reader) canonical(dst []byte, depth int) ([]byte, bool) {
 			dst[len(dst)-1] = 's'
 		}
 		dst = binary.LittleEndian.AppendUint32(dst, uint32(len(b)))
-		return append(dst, b...), true
+		return append(dst, b[:min(len(b), most+1)]...), len(dst)+len(b) <= most
 	}
 	r.i = begin
 	n, ok := r.array()
@@ -159,8 +168,8 @@ func (r *reader) canonical(dst []byte, depth int) ([]byte, bool) {
 		return dst, false
 	}
 	dst = binary.LittleEndian.AppendUint32(append(dst, 'a'), uint32(n))
-	for ; n > 0 && ok; n-- {
-		dst, ok = r.canonical(dst, depth+1)
+	for ; n > 0 && ok && len(dst) <= most; n-- {
+		dst, ok = r.canonical(dst, most, depth+1)
 	}
-	return dst, ok
+	return dst, ok && len(dst) <= most
 }
