@@ -88,13 +88,17 @@ func BenchmarkQuery512(b *testing.B) {
 		b.Fatal(err)
 	}
 	names := hashes(1, 512)
-	buf := make([]byte, 64)
-	var asks, pings []time.Duration
+	buf, body := make([]byte, 64), make([]byte, 16<<10)
+	var asks, pings, sends []time.Duration
 	for b.Loop() {
 		t := time.Now()
 		echo.Write(buf)
 		io.ReadFull(echo, buf)
 		pings = append(pings, time.Since(t))
+		t = time.Now()
+		echo.Write(body)
+		io.ReadFull(echo, body)
+		sends = append(sends, time.Since(t))
 		t = time.Now()
 		a, err := s.Query(context.Background(), &wire.Query{Mode: core.Prefix, Consumers: 1, Wants: []core.Want{{Hashes: names}}})
 		asks = append(asks, time.Since(t))
@@ -106,6 +110,7 @@ func BenchmarkQuery512(b *testing.B) {
 	ask, ping := median(asks), median(pings)
 	b.ReportMetric(float64(ask.Microseconds()), "p50-query-µs")
 	b.ReportMetric(float64(ping.Microseconds()), "p50-ping-µs")
+	b.ReportMetric(float64(median(sends).Microseconds()), "p50-ping-16KiB-µs")
 	b.ReportMetric(float64(ask)/float64(ping), "ratio")
 }
 

@@ -129,35 +129,36 @@ func (m *Manager) publish(by *asker, e *wire.Publish) {
 
 // seal makes the checksums, without the lock, and then tells the core.
 func (m *Manager) seal(by *asker, e *wire.Seal) {
-	sums := make([]uint64, len(e.Slots))
-	for i := range e.Slots {
-		sums[i] = e.Slots[i].Checksum
-		if !e.Summed {
-			sums[i] = m.sum(by.s, e.Slots[i].Slot)
-		}
+	if !e.Summed {
+		m.sum(by.s, e.Slots)
 	}
 	m.locked(func() {
 		for i := range e.Slots {
 			by.item = uint32(i)
 			delete(by.s.granted, e.Slots[i].Slot)
-			m.step(&core.Sealed{Session: by.s.id, Slot: e.Slots[i].Slot, Checksum: sums[i]}, by)
+			m.step(&core.Sealed{Session: by.s.id, Slot: e.Slots[i].Slot, Checksum: e.Slots[i].Checksum}, by)
 		}
 	})
 }
 
-// sum is the checksum of a slot that was granted to the session; 0 if it was not, which the core will find.
-func (m *Manager) sum(s *session, slot core.SlotRef) uint64 {
-	m.mem.RLock()
-	defer m.mem.RUnlock()
-	m.mu.Lock()
-	g, ok := s.granted[slot]
-	m.mu.Unlock()
-	a := m.mem.arenas[slot.Arena]
-	if !ok || a == nil {
-		return 0
+// sum makes the checksums of slots that were granted to the session. One that was not gets none, which the core will find.
+func (m *Manager) sum(s *session, slots []wire.Sealed) {
+	bytes := make([]uint32, len(slots))
+	m.locked(func() {
+		for i := range slots {
+			bytes[i] = s.granted[slots[i].Slot].bytes
+		}
+	})
+	total := int64(0)
+	for i, slot := range slots {
+		m.mem.RLock() // for each, so that nobody waits long for the arenas
+		if a := m.mem.arenas[slot.Slot.Arena]; a != nil && bytes[i] > 0 {
+			slots[i].Checksum = xxh3.Hash(a.Slot(slot.Slot.Index, bytes[i]))
+			total += int64(bytes[i])
+		}
+		m.mem.RUnlock()
 	}
-	m.counts.sealedBytes.Add(int64(g.bytes))
-	return xxh3.Hash(a.Slot(slot.Index, g.bytes))
+	m.counts.sealedBytes.Add(total)
 }
 
 func (m *Manager) query(by *asker, e *wire.Query) {

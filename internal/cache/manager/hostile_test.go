@@ -137,7 +137,7 @@ func TestUnread(t *testing.T) {
 	m := begin(t, func(o *Options) { o.Instances = 2 })
 	s, _ := victimOf(m)
 	c := raw(m)
-	c.uc.SetWriteDeadline(time.Now().Add(10 * time.Second))
+	c.uc.SetWriteDeadline(time.Now().Add(time.Second))
 	b := wire.Append(nil, c.head, &wire.MapArenas{Arenas: []uint32{1 << 30}})
 	for range 1 << 20 {
 		if _, err := c.uc.Write(b); err != nil {

@@ -8,31 +8,67 @@ import (
 	"github.com/perigee-llm/perigee/internal/chain"
 )
 
-// namer gives the blocks of one message their chain names: of group g a block follows the one before it, another one of the message, or for
+// namer gives the blocks of one message their chain names: of a group a block follows the one before it, another one of the message, or for
 // the first the message's own parent. What follows none of them has no name.
 type namer struct {
 	root, parent chain.Key
-	names        map[uint32]map[core.Hash]chain.Key
+	groups       []nameRun
 }
 
-func (n *namer) name(b *wire.Block) (parent, name chain.Key) {
-	names, begun := n.names[b.Group]
-	if !begun {
-		names = map[core.Hash]chain.Key{}
-		n.names[b.Group] = names
+// nameRun is what is known of one group's blocks so far.
+type nameRun struct {
+	group uint32
+	last  core.Hash
+	name  chain.Key // of last
+	// all is made when a block does not follow the one before it: most messages are one run of a prompt.
+	all map[core.Hash]chain.Key
+}
+
+func (n *namer) groupOf(g uint32) *nameRun {
+	for i := range n.groups {
+		if n.groups[i].group == g {
+			return &n.groups[i]
+		}
 	}
-	switch known, ok := names[b.Parent]; {
+	return nil
+}
+
+// parentOf is the name of what a block follows; before are the message's blocks before it.
+func (n *namer) parentOf(b *wire.Block, before []core.Block) chain.Key {
+	g := n.groupOf(b.Group)
+	switch {
 	case b.Parent == core.Hash{}:
-		parent = n.root
-	case ok:
-		parent = known
-	case !begun:
-		parent = n.parent
+		return n.root
+	case g == nil:
+		return n.parent
+	case b.Parent == g.last:
+		return g.name
 	}
+	if g.all == nil {
+		g.all = map[core.Hash]chain.Key{}
+		for i := range before {
+			if before[i].Group == b.Group {
+				g.all[before[i].Hash] = before[i].Chain
+			}
+		}
+	}
+	return g.all[b.Parent]
+}
+
+func (n *namer) name(b *wire.Block, before []core.Block) (parent, name chain.Key) {
+	parent = n.parentOf(b, before)
 	if !parent.IsZero() && len(b.Tokens) > 0 {
 		name = parent.Next(b.Tokens, b.Extra)
 	}
-	names[b.Hash] = name
+	g := n.groupOf(b.Group)
+	if g == nil {
+		n.groups = append(n.groups, nameRun{group: b.Group})
+		g = &n.groups[len(n.groups)-1]
+	}
+	g.last, g.name = b.Hash, name
+	if g.all != nil {
+		g.all[b.Hash] = name
+	}
 	return parent, name
 }
 
@@ -41,25 +77,34 @@ func nameBlocks(e *wire.Publish, model string, tokens int) []core.Block {
 	if e.Root.Model != "" {
 		model = e.Root.Model
 	}
-	n := namer{parent: e.ParentChain, names: map[uint32]map[core.Hash]chain.Key{}}
+	n := namer{parent: e.ParentChain}
 	n.root = chain.Root{Model: model, BlockSize: tokens, LoRA: e.Root.LoRA, Salt: e.Root.Salt}.Key()
-	out := make([]core.Block, len(e.Blocks))
+	out := make([]core.Block, 0, len(e.Blocks))
+	size := 0
+	for i := range e.Blocks {
+		size += recordHead + 4*len(e.Blocks[i].Tokens) + len(e.Blocks[i].Extra)
+	}
+	records := make([]byte, 0, size) // one allocation for all; it goes when the last block is visible
 	for i := range e.Blocks {
 		b := &e.Blocks[i]
 		if len(b.Tokens) != 0 && len(b.Tokens) != tokens {
 			b.Tokens = nil // a block that is not full has no name
 		}
-		parent, name := n.name(b)
-		out[i] = core.Block{Group: b.Group, Hash: b.Hash, Parent: b.Parent, Chain: name, Identity: record(parent, b)}
+		parent, name := n.name(b, out)
+		at := len(records)
+		records = appendRecord(records, parent, b)
+		out = append(out, core.Block{Group: b.Group, Hash: b.Hash, Parent: b.Parent, Chain: name, Identity: records[at:len(records):len(records)]})
 	}
 	return out
 }
 
-// record is what a block's name was made from, version 1: u8 version, 16 bytes of the parent's name, u32 tokens, the tokens, the extra keys. It is
-// for media that outlive the daemon.
-func record(parent chain.Key, b *wire.Block) []byte {
+// recordHead is the bytes of a record without tokens and extra keys.
+const recordHead = 1 + chain.Size + 4
+
+// appendRecord appends what a block's name was made from, version 1: u8 version, 16 bytes of the parent's name, u32 tokens, the tokens, the
+// extra keys. It is for media that outlive the daemon.
+func appendRecord(r []byte, parent chain.Key, b *wire.Block) []byte {
 	p := parent.Bytes()
-	r := make([]byte, 0, 1+chain.Size+4+4*len(b.Tokens)+len(b.Extra))
 	r = append(append(r, 1), p[:]...)
 	r = binary.LittleEndian.AppendUint32(r, uint32(len(b.Tokens)))
 	for _, t := range b.Tokens {

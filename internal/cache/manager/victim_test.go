@@ -35,6 +35,10 @@ func victim(step, socket string) {
 			at(step)
 		}
 	}
+	if step == "ring" || step == "futex" {
+		fmt.Println("at " + step)
+		serveRing(socket, map[string]int{"ring": ringSpins}[step])
+	}
 	if step == "manager" {
 		_, err := Start(Options{Socket: socket, PoolBytes: 64 * 8192, Log: slog.New(slog.DiscardHandler)})
 		if err == nil {

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"unsafe"
 
 	"github.com/perigee-llm/perigee/internal/cache/core"
 	"github.com/perigee-llm/perigee/internal/chain"
@@ -98,9 +99,7 @@ func (w *writer) u32s(v *[]uint32, _ int) {
 
 func (w *writer) hashes(v *[]core.Hash, _ int) {
 	w.buf = binary.LittleEndian.AppendUint32(w.buf, uint32(len(*v)))
-	for i := range *v {
-		w.buf = append(w.buf, (*v)[i][:]...)
-	}
+	w.buf = append(w.buf, flat(*v)...)
 }
 
 func (w *writer) count(n, _, _ int) int {
@@ -190,7 +189,14 @@ func (r *reader) hashes(v *[]core.Hash, most int) {
 	}
 	b := r.take(32 * n)
 	*v = make([]core.Hash, n)
-	for i := range *v {
-		copy((*v)[i][:], b[32*i:])
+	copy(flat(*v), b)
+}
+
+// flat is the hashes as their bytes, one behind the other, which is how arrays of bytes lie. A query is mostly hashes, and one copy of
+// 16 KiB takes a tenth of 512 copies of 32 bytes.
+func flat(h []core.Hash) []byte {
+	if len(h) == 0 {
+		return nil
 	}
+	return unsafe.Slice(&h[0][0], len(h)*len(h[0]))
 }
