@@ -38,6 +38,12 @@ var arrows = map[string][]string{
 	// What Cache Managers tell gateways: one half writes it, the other reads it.
 	"internal/managerwire": {"internal/chain"},
 
+	// Cache Managers: what to believe of one, and who reads the sockets.
+	"internal/gateway/prefix/managers/ledger": {
+		"internal/gateway/prefix", "internal/gateway/prefix/events/stream", "internal/gateway/prefix/events/wire", "internal/gateway/prefix/index",
+		"internal/gateway/prefix/local", "internal/managerwire",
+	},
+
 	// The index as a service, and the sources that ask one.
 	"internal/gateway/prefix/indexer/indexpb":    {}, // perigee.index.v1, generated
 	"internal/gateway/prefix/indexer":            {"internal/chain", "internal/gateway/prefix", "internal/gateway/prefix/index", "internal/gateway/prefix/local", "internal/gateway/prefix/indexer/indexpb"},

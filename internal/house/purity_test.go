@@ -25,6 +25,7 @@ var pure = []string{
 	"internal/gateway/load",
 	"internal/gateway/prefix",
 	"internal/gateway/prefix/local",
+	"internal/gateway/prefix/managers/ledger",
 	"internal/gateway/prefix/events/stream",
 	"internal/gateway/prefix/events/wire",
 	"internal/gateway/prefix/index",

@@ -99,6 +99,11 @@ func (s *Store) bindSiteLocked(h *Shelf, at *site, wanted map[guest]bool) {
 		return
 	}
 	as := h.attached[at.URL]
+	for g, no := range s.mu.guests {
+		if g.engine == at.No && g.in == h.in && tiersOf(as, g.rank) == 0 {
+			h.bindLocked(no, 0) // it may be here for another shelf's sake
+		}
+	}
 	if len(at.ranks) == 0 {
 		for _, a := range as {
 			rank := max(a.Rank, 0)

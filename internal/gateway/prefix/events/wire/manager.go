@@ -52,6 +52,9 @@ func (d *ManagerDecoder) Begin(payload []byte) error {
 	return nil
 }
 
+// Len returns how many events are still to come, those of no use included.
+func (d *ManagerDecoder) Len() int { return d.todo }
+
 func (d *ManagerDecoder) stamp() (ok bool) {
 	if d.r.null() {
 		return true
