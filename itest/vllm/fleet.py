@@ -25,7 +25,8 @@ BLOCK = 32  # tokens of a KV block, the smallest that vLLM's CPU kernels take
 BLOCKS = 128  # of an engine: so few that some thousand tokens of prompts evict
 MAX_LEN = 4000  # tokens of prompt and answer; at most what BLOCKS hold
 # What a busy machine gets before we call it a failure: an engine step, a load poll and a breaker's probe are all below two seconds.
-SOON_S = 30
+# Both engines were seen to answer nothing for 30 seconds, at a load average of 40 on two cores.
+SOON_S = 90
 gateways = itertools.count(1)  # for the names of their logs
 
 
@@ -138,11 +139,13 @@ class Engine:
         """Ends it, and tells what it left behind: the exit code of serve.sh, and whether a process of its group is still there."""
         group = self.group()
         code = self.server.stop()
-        try:
-            os.killpg(group, 0)
-            return code, True
-        except ProcessLookupError:
-            return code, False
+        for _ in range(100):  # one that was killed may still be on its way out
+            try:
+                os.killpg(group, 0)
+            except ProcessLookupError:
+                return code, False
+            time.sleep(0.1)
+        return code, True
 
     def number(self, name):
         """The sum of a metric's series."""

@@ -1,0 +1,599 @@
+"""A real vLLM engine and the Cache Manager: what is restored gives the same answers as what is computed, and prefill is really saved.
+
+Run by scripts/vllm/qualify.sh restore. Prompts are token ids. What an answer should be is what the same engine says to the same prompt under a salt that nobody
+else has: then nothing can be restored or found in its own cache, which each such answer proves by its usage. One engine after another, since
+starting one is what takes the time; the order of ORDER at the end matters.
+"""
+
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import socket
+import statistics
+import sys
+import tempfile
+import threading
+import time
+import unittest
+import urllib.request
+
+from fleet import BIN, BLOCK, LOGS, MODEL, ROOT, Server, Stopwatch, ask, at_once, fetch, free_port, series, wait_until
+
+BLOCKS = 300  # of 32 tokens: two prompts of 4,000 tokens fit, a third evicts
+MAX_LEN = 8000
+PAGE = 128 << 10  # bytes: 4 layers, keys and values of 2 heads of 64 in float32, 32 tokens
+SLOTS = 4096  # of the pool: 512 MiB
+ANSWER = 16  # tokens
+LENGTHS = (100, 129, 500, 1000, 1025, 1999, 3000, 4000)
+watch = Stopwatch()
+results = []  # lines for the end
+salts = iter(range(1, 1 << 30))
+
+
+class Manager:
+    """perigee cache. It keeps its socket over restarts."""
+
+    def __init__(self, folder):
+        self.socket, self.port = os.path.join(folder, "cache.sock"), free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def start(self, pool=SLOTS * PAGE):
+        self.server = Server("qualify-cache", [BIN, "cache", "--socket", self.socket, "--pool-bytes", str(pool), "--admin", f"127.0.0.1:{self.port}"])
+        self.server.ready()
+
+    def kill(self):
+        self.server.child.kill()
+        self.server.child.wait()
+        self.server.child.stdout.close()
+
+    def signal(self, number):
+        self.server.child.send_signal(number)
+
+    def stop(self):
+        return self.server.stop()
+
+    def number(self, name, labels=""):
+        return sum(v for k, v in series(self.url).get("perigee_cache_" + name, {}).items() if labels in k)
+
+    def registered(self):
+        return self.number("sessions") == 1
+
+    def flush(self):
+        return ask(self.url + "/flush", {})["dropped"]
+
+    def arenas(self):
+        """The shared memory, by descriptors that the kernel tells of: a file each, open for writing."""
+        folder, seen = f"/proc/{self.server.child.pid}/fd", {}
+        for fd in os.listdir(folder):
+            try:
+                if "/memfd:" in os.readlink(f"{folder}/{fd}") and (s := os.stat(f"{folder}/{fd}")).st_size >= PAGE:
+                    seen[s.st_ino] = f"{folder}/{fd}"
+            except FileNotFoundError:
+                pass
+        return list(seen.values())
+
+
+class Engine:
+    """vLLM with the connector."""
+
+    def __init__(self, manager, folder):
+        self.manager, self.port, self.server = manager, free_port(), None
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.slow = pathlib.Path(folder, "slow")  # see slow_loads.py
+
+    def start(self, *more, **extra):
+        transfer = {
+            "kv_connector": "SlowConnector", "kv_connector_module_path": "slow_loads", "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
+            "kv_connector_extra_config": {"socket": self.manager.socket, "instance": "restore"} | extra,
+        }
+        path = f"{ROOT / 'python'}:{ROOT / 'itest/vllm'}"
+        with watch.row("an engine, from nothing to ready"):
+            self.server = Server("qualify-restore", [
+                "env", f"PYTHONPATH={path}", f"PERIGEE_SLOW_LOADS={self.slow}", ROOT / "scripts/vllm/serve.sh", "--name", "qualify-restore", "--port", self.port,
+                "--blocks", BLOCKS, "--block-size", BLOCK, "--max-len", MAX_LEN, "--cpus", "0", "--dev", "--", "--kv-transfer-config", json.dumps(transfer), *more])
+            self.server.ready()
+
+    def stop(self):
+        if self.server is not None and self.server.child.poll() is None:
+            if self.server.stop() != 0:
+                raise AssertionError("the engine did not end in order")
+
+    def kill(self):
+        os.killpg(int((LOGS / "qualify-restore.pgid").read_text()), signal.SIGKILL)
+        self.server.child.wait()
+        self.server.child.stdout.close()
+
+    def number(self, name, labels=""):
+        return sum(v for k, v in series(self.url).get("vllm:" + name, {}).items() if labels in k)
+
+    def idle(self):
+        return self.number("num_requests_running") + self.number("num_requests_waiting") == 0
+
+    def reset(self):
+        wait_until(self.idle, "the engine is idle")
+        status, text = fetch(self.url + "/reset_prefix_cache", {})
+        if status != 200:
+            raise AssertionError(f"/reset_prefix_cache: {status} {text}")
+
+    def counters(self):
+        """What it has done so far, in its own words."""
+        return {
+            "hits": self.number("external_prefix_cache_hits_total"),
+            "external": self.number("prompt_tokens_by_source_total", 'source="external_kv_transfer"'),
+            "local": self.number("prompt_tokens_by_source_total", 'source="local_cache_hit"'),
+            "computed": self.number("prompt_tokens_by_source_total", 'source="local_compute"'),
+        }
+
+
+class Answer:
+    def __init__(self, prompt, body):
+        c, u = body["choices"][0], body["usage"]
+        self.ids, self.prompt = c["token_ids"], prompt
+        self.cached = (u.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+
+
+def tokens(seed, n):
+    """A prompt of n ids of ordinary tokens."""
+    r = random.Random(seed)
+    return [r.randrange(1000, 150000) for _ in range(n)]
+
+
+def restorable(n):
+    """What can be restored of a prompt: whole blocks, and one token is always computed."""
+    return (n - 1) // BLOCK * BLOCK
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        began = time.monotonic()
+        self.addCleanup(lambda: watch.rows.append((self.id().removeprefix("__main__."), time.monotonic() - began)))
+
+    def say(self, prompt, n=ANSWER, salt=None):
+        body = {"model": MODEL, "prompt": prompt, "max_tokens": n, "temperature": 0, "return_token_ids": True, "ignore_eos": True}
+        return Answer(prompt, ask(engine.url + "/v1/completions", body | ({"cache_salt": salt} if salt else {})))
+
+    def computed(self, prompt, n=ANSWER):
+        """What the engine says if it computes everything."""
+        a = self.say(prompt, n, f"only-{os.getpid()}-{next(salts)}")
+        self.assertEqual(a.cached, 0)
+        return a.ids
+
+    def saved(self):
+        """Until the Manager has what the engine's last steps computed: a step waits for its saves, but not for the last word on them."""
+        wait_until(lambda: manager.number("granted_bytes") == 0, "nothing is being published")
+
+    def empty(self):
+        """The engine's own cache is empty, and its memory has something else in it."""
+        engine.reset()
+        self.say(tokens(f"between {next(salts)}", 4000), 1)
+        self.say(tokens(f"between {next(salts)}", 4000), 1)
+        engine.reset()
+
+
+class Restored(Case):
+    """In one engine, after a reset."""
+
+    def test_lengths(self):
+        prompts = [tokens(f"length {n} {i}", n) for n in LENGTHS for i in range(3)]
+        want = [self.say(p) for p in prompts]
+        self.assertEqual([a.cached for a in want], [0] * len(prompts))
+        self.saved()
+        self.empty()
+        before = engine.counters()
+        for p, w in zip(prompts, want):
+            got = self.say(p)
+            self.assertEqual((got.cached, got.ids), (restorable(len(p)), w.ids), len(p))
+        after = {k: v - before[k] for k, v in engine.counters().items()}
+        all_of_it, restored = sum(map(len, prompts)), sum(restorable(len(p)) for p in prompts)
+        self.assertEqual(after, {"hits": restored, "external": restored, "local": 0, "computed": all_of_it - restored})
+        results.append(f"{len(prompts)} prompts of {min(LENGTHS)} to {max(LENGTHS)} tokens after a reset: {restored} of {all_of_it} tokens restored, answers equal")
+
+    def test_the_answer_depends_on_what_is_restored(self):
+        """Else equal answers would prove nothing: prompts that differ in their first block alone are answered differently."""
+        tail = tokens("tail", 1000)
+        answers = {tuple(self.computed(tokens(f"head {i}", 32) + tail)) for i in range(4)}
+        self.assertEqual(len(answers), 4)
+
+    def test_partial_hits(self):
+        whole = tokens("partial", 2000)
+        self.say(whole)
+        self.saved()
+        for shared in (64, 700, 1280, 1999):
+            with self.subTest(shared=shared):
+                p = whole[:shared] + tokens(f"other {shared}", 1500)
+                want = self.computed(p)
+                self.empty()
+                got = self.say(p)
+                self.assertEqual((got.cached, got.ids), (shared // BLOCK * BLOCK, want))
+
+    def test_the_engine_has_a_part(self):
+        p = tokens("both", 3000)
+        want = self.say(p).ids
+        self.saved()
+        self.empty()
+        self.say(p[:1000], 1)  # from the Manager, and then the engine's own
+        before = engine.counters()
+        got = self.say(p)
+        after = {k: v - before[k] for k, v in engine.counters().items()}
+        self.assertEqual((got.cached, got.ids), (restorable(3000), want))
+        self.assertEqual((after["local"], after["external"]), (992, restorable(3000) - 992))
+
+    def test_what_was_answered_is_restored_too(self):
+        p = tokens("a turn", 500)
+        first = self.say(p, 200)
+        self.saved()
+        again = p + first.ids + tokens("next turn", 100)
+        want = self.computed(again)
+        self.empty()
+        got = self.say(again)
+        # The last token of an answer is never computed, so that its block may lack it.
+        self.assertEqual((got.cached, got.ids), ((500 + 199) // BLOCK * BLOCK, want))
+
+    def test_salts_are_apart(self):
+        p = tokens("salted", 1000)
+        want = self.say(p, salt="tenant-a").ids
+        self.saved()
+        self.empty()
+        self.assertEqual(self.say(p, salt="tenant-b").cached, 0)
+        self.assertEqual(self.say(p).cached, 0)
+        got = self.say(p, salt="tenant-a")
+        self.assertEqual(got.ids, want)
+        self.empty()
+        got = self.say(p, salt="tenant-a")
+        self.assertEqual((got.cached, got.ids), (restorable(1000), want))
+
+    def test_at_once(self):
+        prompts = [tokens(f"at once {i}", 600 + 97 * i) for i in range(8)]
+        want = [self.say(p).ids for p in prompts]
+        self.saved()
+        for n in (1, 4, 8):
+            with self.subTest(concurrency=n):
+                self.empty()
+                for first in range(0, 8, n):
+                    got = at_once([lambda p=p: self.say(p) for p in prompts[first:first + n]])
+                    self.assertEqual([(a.cached, a.ids) for a in got],
+                                     [(restorable(len(a.prompt)), w) for a, w in zip(got, want[first:first + n])])
+
+    def test_one_prompt_eight_times_at_once(self):
+        p = tokens("eight times", 2500)
+        want = self.say(p).ids
+        self.saved()
+        self.empty()
+        got = at_once([lambda: self.say(p)] * 8)
+        self.assertEqual([a.ids for a in got], [want] * 8)
+        self.assertEqual({a.cached for a in got}, {restorable(2500)})
+
+
+class Preempted(Case):
+    def test_preemption(self):
+        """Eight requests that do not fit: the engine takes blocks from some of them and restores those later."""
+        prompts = [tokens(f"preempted {i}", 1000) for i in range(8)]
+        want = [self.computed(p, 300) for p in prompts]
+        self.empty()
+        before, loads = engine.number("num_preemptions_total"), manager.number("restores_total", "whole")
+        got = at_once([lambda p=p: self.say(p, 300) for p in prompts])
+        n = engine.number("num_preemptions_total") - before
+        self.assertEqual([a.ids for a in got], want)
+        self.assertGreater(n, 0, "nothing was preempted: the check is worth nothing")
+        results.append(f"{n:.0f} preemptions, {manager.number('restores_total', 'whole') - loads:.0f} restores of what was preempted, answers equal")
+
+
+class Aborted(Case):
+    def leave(self, prompt, after):
+        """Sends a request and closes the connection."""
+        body = json.dumps({"model": MODEL, "prompt": prompt, "max_tokens": 4, "temperature": 0, "stream": True}).encode()
+        s = socket.create_connection(("127.0.0.1", engine.port))
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: e\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        time.sleep(after)
+        s.close()
+
+    def test_abort_during_a_load(self):
+        p = tokens("left", 3000)
+        want = self.say(p).ids
+        self.saved()
+        self.empty()
+        before = manager.number("restores_total")
+        engine.slow.write_text("1.5")
+        try:
+            self.leave(p, 0.7)
+            self.leave(p, 0.2)
+        finally:
+            engine.slow.unlink()
+        wait_until(engine.idle, "the engine is idle")
+        wait_until(lambda: manager.number("restores_total") - before > 0, "the load that was under way has ended")
+        wait_until(lambda: manager.number("pinned_bytes") == 0, "nothing is pinned")
+        self.assertEqual(engine.number("kv_cache_usage_perc"), 0, "the blocks are free again")
+        got = self.say(p)
+        self.assertEqual(got.ids, want)
+
+    def test_many_aborts(self):
+        prompts = [tokens(f"many {i}", 1500) for i in range(6)]
+        want = [self.say(p).ids for p in prompts]
+        self.saved()
+        self.empty()
+        r = random.Random(7)
+        for _ in range(40):
+            self.leave(r.choice(prompts), r.random() * 0.08)
+        wait_until(engine.idle, "the engine is idle")
+        wait_until(lambda: manager.number("pinned_bytes") == 0, "nothing is pinned")
+        self.assertEqual([self.say(p).ids for p in prompts], want)
+        self.assertEqual(engine.number("kv_cache_usage_perc"), 0)
+
+
+class Flipped(Case):
+    """A bit that changes in the pool is never served."""
+
+    def flip(self, slots):
+        n = 0
+        for path in manager.arenas():
+            with open(path, "r+b", buffering=0) as f:
+                for slot in slots:
+                    at = slot * PAGE + 12345
+                    byte = os.pread(f.fileno(), 1, at)
+                    n += os.pwrite(f.fileno(), bytes([byte[0] ^ 4]), at)
+        return n
+
+    def used(self):
+        """The slots with something in them."""
+        return [i for i in range(SLOTS) for path in manager.arenas() if any(self.read(path, i * PAGE, 4096))]
+
+    def read(self, path, at, n):
+        with open(path, "rb", buffering=0) as f:
+            return os.pread(f.fileno(), n, at)
+
+    def begin(self, name):
+        manager.flush()
+        (path,) = manager.arenas()
+        with open(path, "rb", buffering=0) as f:
+            before = [hash(os.pread(f.fileno(), PAGE, i * PAGE)) for i in range(SLOTS)]
+        p = tokens(name, 2000)
+        want = self.say(p).ids
+        self.saved()
+        with open(path, "rb", buffering=0) as f:
+            mine = [i for i in range(SLOTS) if hash(os.pread(f.fileno(), PAGE, i * PAGE)) != before[i]]
+        self.assertEqual(len(mine), (2000 + ANSWER - 1) // BLOCK, "the slots that it was saved to")
+        engine.reset()
+        self.say(tokens(f"other {name}", 4000), 1, "other")
+        engine.reset()
+        return p, want, mine
+
+    def test_one_bit(self):
+        p, want, mine = self.begin("one bit")
+        spoiled = manager.number("spoiled_pages_total")
+        self.assertEqual(self.flip([random.Random(3).choice(mine[:60])]), 1)
+        self.assertEqual(self.say(p).ids, want)
+        self.assertEqual(manager.number("spoiled_pages_total") - spoiled, 1)
+        engine.reset()
+        self.saved()
+        got = self.say(p)  # it was saved anew
+        self.assertEqual((got.cached, got.ids), (restorable(2000), want))
+
+    def test_a_bit_in_each_page(self):
+        p, want, mine = self.begin("each page")
+        self.assertEqual(self.flip(mine), len(mine))
+        self.assertEqual(self.say(p).ids, want)
+
+    def test_without_checksums_it_would_be_seen(self):
+        """The check itself: a page that is copied over another's before it is sealed is as good as any to the Manager, and the answer is another."""
+        p = tokens("one block else", 2000)
+        other = p[:32] + tokens("else", 32) + p[64:]
+        self.assertNotEqual(self.computed(p), self.computed(other))
+
+
+class Fresh(Case):
+    """In an engine that was just started."""
+
+    def test_fresh(self):
+        prompts = [tokens(f"fresh {n}", n) for n in LENGTHS]
+        want = [self.say(p).ids for p in prompts]
+        self.saved()
+        engine.stop()
+        wait_until(lambda: manager.number("sessions") == 0, "the engine has gone")
+        engine.start()
+        wait_until(manager.registered, "it has registered")
+        got = [self.say(p) for p in prompts]
+        self.assertEqual([(a.cached, a.ids) for a in got], [(restorable(len(p)), w) for p, w in zip(prompts, want)])
+        c = engine.counters()
+        self.assertEqual((c["external"], c["hits"]), (sum(map(restorable, map(len, prompts))),) * 2)
+        results.append(f"{len(prompts)} prompts in a fresh engine: {c['external']:.0f} of {sum(map(len, prompts))} tokens restored, answers equal")
+
+    def test_killed_while_publishing(self):
+        p = tokens("killed", 4000)
+        stop, threads = threading.Event(), []
+
+        def busy(i):
+            while not stop.is_set():
+                try:
+                    self.say(tokens(f"killed {i} {next(salts)}", 3000), 1)
+                except Exception:
+                    return
+
+        for i in range(4):
+            threads.append(threading.Thread(target=busy, args=(i,)))
+            threads[-1].start()
+        time.sleep(3)
+        engine.kill()
+        stop.set()
+        for t in threads:
+            t.join()
+        wait_until(lambda: manager.number("sessions") == 0, "the engine has gone")
+        for name in ("granted_bytes", "pinned_bytes", "quarantined_bytes"):
+            wait_until(lambda: manager.number(name) == 0, name + " is 0")
+        engine.start()
+        wait_until(manager.registered, "it has registered")
+        self.say(p)
+        self.saved()
+        want = self.computed(p)
+        self.empty()
+        got = self.say(p)
+        self.assertEqual((got.cached, got.ids), (restorable(4000), want))
+
+
+class Lost(Case):
+    """The Manager goes away while the engine serves."""
+
+    def serve(self, during):
+        """Requests run while during() does; all of them are answered as they should be."""
+        prompts = [tokens(f"lost {i}", 1200 + 50 * i) for i in range(6)]
+        want = [self.computed(p) for p in prompts]
+        for p in prompts:
+            self.say(p)
+        self.saved()
+        self.empty()
+        stop, wrong, count = threading.Event(), [], [0]
+
+        def ask_on(i):
+            r = random.Random(i)
+            while not stop.is_set():
+                k = r.randrange(len(prompts))
+                try:
+                    if self.say(prompts[k]).ids != want[k]:
+                        wrong.append(k)
+                except Exception as e:
+                    wrong.append(e)
+                count[0] += 1
+                if i == 0:
+                    fetch(engine.url + "/reset_prefix_cache", {})
+
+        threads = [threading.Thread(target=ask_on, args=(i,)) for i in range(3)]
+        for t in threads:
+            t.start()
+        try:
+            during(count)
+        finally:
+            stop.set()
+            for t in threads:
+                t.join()
+        self.assertEqual(wrong, [])
+        return prompts, want
+
+    def served(self, count, more=6):
+        n = count[0]
+        wait_until(lambda: count[0] >= n + more, f"{more} more requests", 120)
+
+    def again(self, prompts, want):
+        """It is registered again, saves and restores."""
+        wait_until(manager.registered, "it has registered again")
+        for p in prompts:
+            self.say(p)
+        self.saved()
+        self.empty()
+        got = [self.say(p) for p in prompts]
+        self.assertEqual([(a.cached, a.ids) for a in got], [(restorable(len(p)), w) for p, w in zip(prompts, want)])
+
+    def test_killed_and_restarted(self):
+        def during(count):
+            for _ in range(3):
+                self.served(count)
+                manager.kill()
+                self.served(count)
+                manager.start()
+                wait_until(manager.registered, "it has registered again")
+
+        self.again(*self.serve(during))
+
+    def test_killed_during_loads(self):
+        p = tokens("killed in a load", 3000)
+        want = self.say(p).ids
+        self.saved()
+        self.empty()
+        engine.slow.write_text("1")
+        try:
+            killer = threading.Timer(0.5, manager.kill)
+            killer.start()
+            got = self.say(p)
+            killer.join()
+        finally:
+            engine.slow.unlink()
+        self.assertEqual(got.ids, want)
+        manager.start()
+        self.again([p], [want])
+
+    def test_stopped_for_a_while(self):
+        """A Manager that hangs is worse than one that is gone: everything has its own end."""
+        def during(count):
+            self.served(count)
+            manager.signal(signal.SIGSTOP)
+            try:
+                self.served(count, 10)
+            finally:
+                manager.signal(signal.SIGCONT)
+            self.served(count)
+
+        prompts, want = self.serve(during)
+        self.assertEqual([self.say(p).ids for p in prompts], want)
+
+    def test_a_small_pool(self):
+        """64 pages, of which each prompt takes 40: blocks are evicted and refused all the time."""
+        manager.kill()
+        manager.start(64 * PAGE)
+        self.serve(lambda count: self.served(count, 20))
+        self.assertGreater(manager.number("removed_blocks_total", "evicted"), 0)
+        manager.kill()
+        manager.start()
+        wait_until(manager.registered, "it has registered again")
+
+
+class Times(Case):
+    """Time to the first token, restored and recomputed in turns. No bound: the machine is anybody's."""
+
+    def first(self, prompt, salt=None):
+        body = {"model": MODEL, "prompt": prompt, "max_tokens": 2, "temperature": 0, "stream": True} | ({"cache_salt": salt} if salt else {})
+        r = urllib.request.Request(engine.url + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+        t = time.monotonic()
+        with urllib.request.urlopen(r, timeout=120) as answer:
+            answer.readline()
+            took = time.monotonic() - t
+            answer.read()
+        return took
+
+    def test_first_token(self):
+        for n in (1000, 2000, 4000):
+            p = tokens(f"time {n}", n)
+            self.say(p)
+            self.saved()
+            restored, computed = [], []
+            for i in range(7):
+                self.empty()
+                loads = engine.counters()["external"]
+                restored.append(self.first(p))
+                self.assertEqual(engine.counters()["external"] - loads, restorable(n))
+                computed.append(self.first(p, f"time {next(salts)}"))
+            line = (f"{n} tokens to the first token: restored {1000 * statistics.median(restored):.0f} ms ({1000 * min(restored):.0f} to {1000 * max(restored):.0f}), "
+                    f"computed {1000 * statistics.median(computed):.0f} ms ({1000 * min(computed):.0f} to {1000 * max(computed):.0f})")
+            results.append(line)
+
+
+folder = tempfile.TemporaryDirectory()
+manager = Manager(folder.name)
+engine = Engine(manager, folder.name)
+
+
+def setUpModule():
+    unittest.addModuleCleanup(folder.cleanup)
+    manager.start()
+    unittest.addModuleCleanup(lambda: manager.server.child.poll() is None and manager.stop())
+    engine.start()
+    unittest.addModuleCleanup(engine.stop)
+    wait_until(manager.registered, "the engine has registered")
+
+
+ORDER = [Restored, Times, Preempted, Aborted, Flipped, Fresh, Lost]
+
+
+def load_tests(loader, *_):
+    if any(p for p in getattr(loader, "testNamePatterns", None) or ()):
+        pass
+    return unittest.TestSuite(loader.loadTestsFromTestCase(c) for c in ORDER)
+
+
+if __name__ == "__main__":
+    program = unittest.main(exit=False, verbosity=2)
+    print("what took how long:")
+    watch.print()
+    for line in results:
+        print("   ", line)
+    sys.exit(not program.result.wasSuccessful())
