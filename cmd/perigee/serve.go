@@ -7,11 +7,13 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/gateway"
 	"github.com/perigee-llm/perigee/internal/gateway/config"
+	"github.com/perigee-llm/perigee/internal/telemetry"
 )
 
 // serveCmd runs the gateway until a signal ends it.
@@ -53,8 +55,12 @@ func (c *serveCmd) Run(rc *runContext) error {
 
 	ctx, cancel := context.WithCancel(rc.ctx)
 	defer cancel()
+	floor := raiseHeap()
+	defer runtime.KeepAlive(floor)
+	access := telemetry.NewLines(rc.stderr)
+	defer access.Close()
 	g, err := startUnless(ctx, signals, gateway.Options{
-		Config: cfg, Log: log, Access: slog.New(slog.NewJSONHandler(rc.stderr, nil)), Seed: uint64(time.Now().UnixNano()),
+		Config: cfg, Log: log, Access: access, Seed: uint64(time.Now().UnixNano()),
 		Level: level, Source: &gateway.Source{File: c.Flags.File(), Read: c.Flags.Config},
 	})
 	if unusable := new(gateway.FilesError); errors.As(err, &unusable) {

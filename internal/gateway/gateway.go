@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -30,8 +31,9 @@ type Options struct {
 	Config *config.Config
 	// Log gets what happens; required.
 	Log *slog.Logger
-	// Access gets one record for each request; nil: none.
-	Access *slog.Logger
+	// Access gets a line for each request, a JSON object, each with one Write, which may be called at once and must not keep what it is
+	// given; nil: none.
+	Access io.Writer
 	// Seed fixes the random choices.
 	Seed uint64
 	// Source is where another configuration is read; nil: the gateway keeps the one it has.

@@ -58,7 +58,7 @@ func startAt(t testing.TB, yaml string, args []any) *gateway.Gateway {
 	if cfg == nil {
 		t.Fatal(faults)
 	}
-	g, err := gateway.Start(t.Context(), gateway.Options{Config: cfg, Log: slog.New(slog.DiscardHandler), Access: slog.New(slog.DiscardHandler), Seed: 1})
+	g, err := gateway.Start(t.Context(), gateway.Options{Config: cfg, Log: slog.New(slog.DiscardHandler), Access: io.Discard, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

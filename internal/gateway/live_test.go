@@ -96,7 +96,7 @@ func startLive(t testing.TB, watch time.Duration, files map[string]string) *live
 	handler := slog.NewTextHandler(l.log, &slog.HandlerOptions{Level: slog.LevelDebug})
 	var err error
 	l.Gateway, err = gateway.Start(t.Context(), gateway.Options{
-		Config: cfg, Log: slog.New(leveled{handler, l.level}), Access: slog.New(handler), Seed: 1, Level: l.level, WatchInterval: watch,
+		Config: cfg, Log: slog.New(leveled{handler, l.level}), Access: l.log, Seed: 1, Level: l.level, WatchInterval: watch,
 		Source: &gateway.Source{File: l.path(configFile), Read: func() (*config.Config, config.Faults) { return config.ParseFile(l.path(configFile)) }},
 	})
 	if err != nil {

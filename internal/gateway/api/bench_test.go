@@ -76,7 +76,7 @@ func relayServer(t testing.TB, engines http.RoundTripper) *Server {
 	}
 	s, err := New(Options{
 		Config: Config{Models: []*Model{{ID: "m", Resolver: resolver}}, Settings: testSettings()}, Registry: reg, Tracker: &load.Tracker{}, Engines: engines,
-		Metrics: telemetry.New(), Explain: explain.NewLog(0), Log: slog.New(slog.DiscardHandler), Access: slog.New(slog.NewJSONHandler(io.Discard, nil)),
+		Metrics: telemetry.New(), Explain: explain.NewLog(0), Log: slog.New(slog.DiscardHandler), Access: io.Discard,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"math/bits"
 	"net"
@@ -425,51 +424,6 @@ func (c *call) finish() {
 		})
 	}
 	c.logAccess(took)
-}
-
-func (c *call) logAccess(took time.Duration) {
-	if c.s.Access == nil {
-		return
-	}
-	attrs := make([]slog.Attr, 0, 22)
-	attrs = append(attrs,
-		slog.String("request_id", c.id), slog.String("method", c.r.Method), slog.String("path", c.path),
-		slog.Int("status", c.status), slog.String("outcome", c.ending()), slog.Float64("duration_ms", float64(took.Microseconds())/1000),
-		slog.Int64("sent_bytes", c.sent))
-	if c.code != "" {
-		attrs = append(attrs, slog.String("error_code", c.code))
-	}
-	if c.caller != nil {
-		attrs = append(attrs, slog.String("key", c.caller.Name))
-	}
-	if c.model != nil {
-		attrs = append(attrs, slog.String("model", c.model.ID), slog.Bool("stream", c.streamed),
-			slog.Int64("input_tokens", c.inputTokens()), slog.String("input_source", c.in.source.String()), slog.Int("attempts", c.attempts))
-	}
-	if b := c.picked.Bucket; b != nil {
-		attrs = append(attrs, slog.String("bucket", b.ID()), slog.String("worker", workersOf(&c.picked)))
-	}
-	if c.engineRID != "" {
-		attrs = append(attrs, slog.String("engine_rid", c.engineRID[:min(len(c.engineRID), maxRequestID)])) // a client may have chosen it
-	}
-	if c.ttft > 0 {
-		attrs = append(attrs, slog.Float64("ttft_ms", float64(c.ttft.Microseconds())/1000))
-	}
-	for _, u := range []struct {
-		name  string
-		count sse.Count
-	}{{"prompt_tokens", c.usage.Prompt}, {"cached_tokens", c.usage.Cached}, {"completion_tokens", c.usage.Completion}} {
-		if u.count.Known {
-			attrs = append(attrs, slog.Int64(u.name, u.count.N))
-		}
-	}
-	if c.clientLeft {
-		attrs = append(attrs, slog.Bool("client_left", true))
-	}
-	if c.broken {
-		attrs = append(attrs, slog.Bool("broken", true))
-	}
-	c.s.Access.LogAttrs(context.Background(), slog.LevelInfo, "request", attrs...)
 }
 
 // ending says in the words of the dispatches' metric how the request ended for its client.

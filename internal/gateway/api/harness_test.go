@@ -168,7 +168,7 @@ type rig struct {
 	engines []*engine
 	client  *http.Client
 	public  *memListener
-	access  *records
+	access  *accessLog
 	logs    *records
 
 	transport *upstream.Transport
@@ -220,7 +220,7 @@ func bubble(t *testing.T, o rigOptions, test func(t *testing.T, r *rig)) {
 func newRig(t *testing.T, o rigOptions) *rig {
 	r := &rig{
 		t: t, reg: fleet.NewRegistry(fleet.BreakerConfig{}, 0), tracker: &load.Tracker{},
-		public: newMemListener(), access: &records{}, logs: &records{},
+		public: newMemListener(), access: &accessLog{}, logs: &records{},
 	}
 	if o.Specs == nil {
 		o.Specs = plain(1, fleet.SGLang)
@@ -272,7 +272,7 @@ func newRig(t *testing.T, o rigOptions) *rig {
 	r.s, err = New(Options{
 		Config:   Config{Models: models, Settings: settings, Keys: o.Keys},
 		Registry: r.reg, Tracker: r.tracker, Engines: r.transport, Metrics: telemetry.New(),
-		Explain: explain.NewLog(0), Log: slog.New(r.logs), Access: slog.New(r.access),
+		Explain: explain.NewLog(0), Log: slog.New(r.logs), Access: r.access,
 	})
 	if err != nil {
 		t.Fatal(err)

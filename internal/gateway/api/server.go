@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -84,8 +85,9 @@ type Options struct {
 	Metrics *telemetry.Metrics
 	Explain *explain.Log
 	Log     *slog.Logger
-	// Access gets one record for each request; nil: none.
-	Access *slog.Logger
+	// Access gets a line for each request, a JSON object, each with one Write, which may be called at once and must not keep what it is
+	// given; nil: none.
+	Access io.Writer
 	// Absent is told of each engine to which no connection could be made; nil: nobody is. It may be called at once, and must not block.
 	Absent func(worker string)
 	// Prefixes answers GET /debug/prefixes on the admin handler: how engines' KV events are followed. Nil: there is no such path.

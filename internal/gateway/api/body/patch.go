@@ -160,3 +160,6 @@ var memberText = func() (text [numKeys][]byte) {
 func Quote(text string) []byte {
 	return lex.AppendQuoted(make([]byte, 0, len(text)+2), text)
 }
+
+// AppendQuoted appends text as a JSON string; else it is Quote.
+func AppendQuoted(dst []byte, text string) []byte { return lex.AppendQuoted(dst, text) }
