@@ -24,7 +24,9 @@ type prefixes struct {
 	log      *slog.Logger
 	store    *local.Store
 	own      *countedSource // the store as policies see it
-	costs    prefix.Costs   // of restores
+	remote   remoteSources
+	urls     urls
+	costs    prefix.Costs // of restores
 	follower *events.Follower
 
 	changed chan struct{} // one place: a change while another is looked at is looked at after it
@@ -45,7 +47,7 @@ const (
 // startPrefixes begins to follow nobody. It is closed by its owner.
 func startPrefixes(r *fleet.Registry, c func() *config.Config, client *http.Client, m *telemetry.Metrics, log *slog.Logger) *prefixes {
 	p := &prefixes{registry: r, config: c, log: log, store: local.New(local.Options{}), changed: make(chan struct{}, 1)}
-	p.own = newCountedSource(p.store, m)
+	p.own, p.remote.metrics = newCountedSource(p.store, m), m
 	m.Registry().MustRegister(newPrefixCollector(p))
 	p.follower = events.Start(events.Options{Client: client, Log: log})
 	var ctx context.Context
@@ -56,7 +58,18 @@ func startPrefixes(r *fleet.Registry, c func() *config.Config, client *http.Clie
 }
 
 // source is the prefix source of a policy of a model.
-func (p *prefixes) source(string, *config.Policy) prefix.Source { return p.own }
+func (p *prefixes) source(_ string, c *config.Policy) prefix.Source {
+	provider, indexer := c.Prefixes()
+	if provider == config.RadixTree {
+		return p.own
+	}
+	s, err := p.remote.get(provider, indexer, p)
+	if err != nil { // the configuration has refused what can be wrong with it
+		p.log.Error("an indexer cannot be used", "endpoint", indexer.Endpoint, "error", err)
+		return nil
+	}
+	return s
+}
 
 // change has the fleet and the configuration looked at again, soon.
 func (p *prefixes) change() {
@@ -146,6 +159,7 @@ func (p *prefixes) close() {
 	p.stop()
 	p.follower.Close() // first: reconcile may wait for a subscription to end
 	p.running.Wait()
+	p.remote.close()
 }
 
 // eventSources returns the blocks of workers that say where they publish, by their ids.

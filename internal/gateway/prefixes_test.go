@@ -15,6 +15,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/engine/enginehttp"
 	"github.com/perigee-llm/perigee/internal/gateway/config"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+	"github.com/perigee-llm/perigee/internal/gateway/indexd"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 	"github.com/perigee-llm/perigee/internal/telemetry"
 )
@@ -81,7 +82,7 @@ func (r *prefixRig) look(from, to int) string {
 		q.Tokens = append(q.Tokens, uint32(from))
 	}
 	var m prefix.Match
-	if err := r.p.source(rigModel, nil).Lookup(r.t.Context(), &q, &m); err != nil {
+	if err := r.p.own.Lookup(r.t.Context(), &q, &m); err != nil {
 		r.t.Fatal(err)
 	}
 	var out []string
@@ -213,8 +214,8 @@ func TestPrefixesAreShown(t *testing.T) {
 // TestRoutingByPrefix is the whole way: requests through a gateway of which the engines' own counters tell that each went to where its
 // prefix was.
 func TestRoutingByPrefix(t *testing.T) {
-	for _, policy := range []string{"cache_aware", "cost"} {
-		t.Run(policy, func(t *testing.T) {
+	for _, c := range []struct{ policy, provider string }{{"cache_aware", "radix_tree"}, {"cost", "radix_tree"}, {"cache_aware", "perigee_index"}, {"cost", "perigee_index"}} {
+		t.Run(c.policy+" by "+c.provider, func(t *testing.T) {
 			var workers []string
 			for i, f := range []enginehttp.Flavor{enginehttp.VLLM, enginehttp.SGLang, enginehttp.VLLM} {
 				e, err := enginehttp.Start(enginehttp.Options{
@@ -227,8 +228,21 @@ func TestRoutingByPrefix(t *testing.T) {
 				defer e.Close()
 				workers = append(workers, e.URL())
 			}
-			text := fmt.Sprintf("models: [{id: %s, policy: %s}]\ndiscovery: {static: {workers: [%s]}}\nserver: {port: 0, admin: {port: 0}}\n",
-				rigModel, policy, strings.Join(workers, ", "))
+			indexer := ""
+			if c.provider == "perigee_index" {
+				o := indexd.Options{Listen: "127.0.0.1:0"}
+				for _, w := range workers {
+					o.Workers = append(o.Workers, config.Worker{URL: w, ID: w})
+				}
+				s, err := indexd.Start(o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer s.Close(0)
+				indexer = fmt.Sprintf(", kv_indexer: {endpoint: %q, query_timeout: 10s}", "http://"+s.Addr())
+			}
+			text := fmt.Sprintf("models: [{id: %s, policy: {name: %s, prefix_provider: %s%s}}]\ndiscovery: {static: {workers: [%s]}}\nserver: {port: 0, admin: {port: 0}}\n",
+				rigModel, c.policy, c.provider, indexer, strings.Join(workers, ", "))
 			cfg, faults := config.Parse("test.yaml", []byte(text))
 			if err := faults.Err(); err != nil {
 				t.Fatal(err)
@@ -269,8 +283,8 @@ func TestRoutingByPrefix(t *testing.T) {
 					q.Tokens = append(q.Tokens, uint32(family<<16+i))
 				}
 				var m prefix.Match
-				if err := g.prefixes.own.Lookup(t.Context(), &q, &m); err != nil {
-					t.Fatal(err)
+				if err := g.prefixes.source(rigModel, &cfg.Models[0].Buckets[0].Plain.Policy).Lookup(t.Context(), &q, &m); err != nil {
+					return err.Error()
 				}
 				return fmt.Sprint(len(m.Held), " held")
 			}

@@ -3,11 +3,16 @@ package gateway
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/perigee-llm/perigee/internal/gateway/config"
+	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix/remote"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix/remote/pagehash"
 	"github.com/perigee-llm/perigee/internal/telemetry"
 )
 
@@ -44,4 +49,106 @@ func (c *countedSource) Lookup(ctx context.Context, q *prefix.Query, into *prefi
 		c.rejected.Inc()
 	}
 	return err
+}
+
+// remoteSources are the indexers that policies ask, each once: what is configured equally is one source, also after a reload. One that
+// no configuration in use names any more is kept, idle, until the gateway ends: requests of an earlier one may still ask it.
+type remoteSources struct {
+	metrics *telemetry.Metrics
+	mu      struct {
+		sync.Mutex
+		sources map[remoteKey]*countedSource
+		closers []func()
+	}
+}
+
+type remoteKey struct {
+	provider config.PrefixProvider
+	indexer  config.KVIndexer
+}
+
+// get returns the source of a configuration, and makes it if it is new.
+func (r *remoteSources) get(provider config.PrefixProvider, k config.KVIndexer, p *prefixes) (*countedSource, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := remoteKey{provider, k}
+	if s := r.mu.sources[key]; s != nil {
+		return s, nil
+	}
+	endpoints, err := remote.ParseEndpoints(k.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	o := remote.Options{Endpoints: endpoints, Engines: p.enginesOf, Timeout: k.QueryTimeout, MaxInFlight: k.QueryMaxInflight, Log: p.log}
+	var s prefix.Source
+	if provider == config.PerigeeIndex {
+		x, err := remote.NewIndex(o)
+		if err != nil {
+			return nil, err
+		}
+		s, r.mu.closers = x, append(r.mu.closers, x.Close)
+	} else {
+		x, err := remote.NewKVIndexer(o, p.pages)
+		if err != nil {
+			return nil, err
+		}
+		s, r.mu.closers = x, append(r.mu.closers, x.Close)
+	}
+	if r.mu.sources == nil {
+		r.mu.sources = map[remoteKey]*countedSource{}
+	}
+	r.mu.sources[key] = newCountedSource(s, r.metrics)
+	return r.mu.sources[key], nil
+}
+
+func (r *remoteSources) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.mu.closers {
+		c()
+	}
+	r.mu.closers = nil
+}
+
+// enginesOf returns the engines that serve a model, by their URLs. The answer is shared until the fleet changes.
+func (p *prefixes) enginesOf(model string) map[string]uint32 {
+	v := p.registry.View()
+	p.urls.Lock()
+	defer p.urls.Unlock()
+	if p.urls.view != v {
+		p.urls.view, p.urls.byModel = v, map[string]map[string]uint32{}
+	}
+	m := p.urls.byModel[model]
+	if m == nil {
+		m = map[string]uint32{}
+		for w := range v.All() {
+			if w.Serves(model) {
+				m[w.URL] = w.No
+			}
+		}
+		if len(p.urls.byModel) < maxModelNames {
+			p.urls.byModel[model] = m
+		}
+	}
+	return m
+}
+
+// maxModelNames bounds the models whose engines are remembered; more than that are not configured, and a look-up of another works them out.
+const maxModelNames = 1024
+
+// urls remembers engines by URL for one view of the fleet.
+type urls struct {
+	sync.Mutex
+	view    *fleet.View
+	byModel map[string]map[string]uint32
+}
+
+// pages says how the SGLang engines of a model cut their pages: as the first that says so.
+func (p *prefixes) pages(model string) (pagehash.Scheme, bool) {
+	for w := range p.registry.View().All() {
+		if size, ok := w.PageSize.Get(); ok && w.Serves(model) {
+			return pagehash.Scheme{PageSize: int(size), Bigram: w.Bigram}, true
+		}
+	}
+	return pagehash.Scheme{}, false
 }

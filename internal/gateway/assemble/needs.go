@@ -33,7 +33,7 @@ func (n *Needs) add(g *config.Group) {
 	default:
 		n.Load = true
 	}
-	if provider, _ := g.Policy.Prefixes(); g.Policy.NeedsPrefixes() && provider != config.Indexer {
+	if provider, _ := g.Policy.Prefixes(); g.Policy.NeedsPrefixes() && provider == config.RadixTree {
 		n.Prefix = true
 	}
 	if (g.Admission != config.Admission{}) {

@@ -90,6 +90,16 @@ func badPort(u *url.URL) bool {
 	return !ok || n < 1 || n > 65535
 }
 
+// checkIndexerURLs judges a list of them.
+func checkIndexerURLs(list string) (string, string) {
+	for s := range strings.SplitSeq(list, ",") {
+		if what, cure := checkIndexerURL(s); what != "" {
+			return what, cure
+		}
+	}
+	return "", ""
+}
+
 func checkIndexerURL(s string) (string, string) {
 	const cure = "write http://host:port, https://host:port or unix:/path"
 	if path, ok := strings.CutPrefix(s, "unix:"); ok {

@@ -276,8 +276,8 @@ func (d *decoder) comparePrefixes(at string, provider PrefixProvider, k *KVIndex
 	}
 	if path := at + ".prefix_provider"; d.ok(path, x, x+".endpoint") {
 		switch {
-		case provider == Indexer && k.Endpoint == "":
-			d.faultAt(path, classValue, "indexer needs an endpoint", "give "+d.name(x+".endpoint"))
+		case (provider == Indexer || provider == PerigeeIndex) && k.Endpoint == "":
+			d.faultAt(path, classValue, string(provider)+" needs an endpoint", "give "+d.name(x+".endpoint"))
 		case provider == RadixTree && k.Endpoint != "":
 			d.faultAt(path, classValue, "radix_tree does not use "+d.name(x+".endpoint"), "remove one of them")
 		}

@@ -70,7 +70,7 @@ type Flags struct {
 	Filter       List `name:"filter" placeholder:"overloaded" group:"Routing" help:"overloaded refuses engines with --max-in-flight requests."`
 	MaxInFlight  Once `name:"max-in-flight" path:"models.admission.max_inflight_requests" as:"num" placeholder:"N" group:"Routing" help:"Requests in flight to an engine at which it is refused; with --filter overloaded."`
 
-	CachePrefixProvider           Once `name:"cache-prefix-provider" for:"cache_aware" path:"prefix_provider" as:"text" placeholder:"NAME" group:"Cache-aware" help:"radix_tree or indexer (default: indexer with an endpoint, else radix_tree)."`
+	CachePrefixProvider           Once `name:"cache-prefix-provider" for:"cache_aware" path:"prefix_provider" as:"text" placeholder:"NAME" group:"Cache-aware" help:"radix_tree, indexer or perigee_index (default: indexer with an endpoint, else radix_tree)."`
 	KVIndexerEndpoint             Once `name:"kv-indexer-endpoint" for:"cache_aware" path:"kv_indexer.endpoint" as:"text" placeholder:"URL" group:"Cache-aware" help:"A remote prefix indexer."`
 	KVIndexerQueryTimeoutMs       Once `name:"kv-indexer-query-timeout-ms" for:"cache_aware" path:"kv_indexer.query_timeout" as:"ms" placeholder:"MS" group:"Cache-aware" help:"How long a look-up may take (default: 100)."`
 	KVIndexerQueryMaxInflight     Once `name:"kv-indexer-query-max-inflight" for:"cache_aware" path:"kv_indexer.query_max_inflight" as:"num" placeholder:"N" group:"Cache-aware" help:"Look-ups that may be out at once (default: 32)."`

@@ -146,8 +146,8 @@ func (a *Admission) fields() []field {
 
 func (c *CacheAwareSettings) fields() []field {
 	return []field{
-		{key: "prefix_provider", val: enum(&c.PrefixProvider, "", RadixTree, Indexer),
-			doc: "Who knows the prefixes: the gateway's own index, or a remote indexer. `indexer` when `kv_indexer.endpoint` is given, else `radix_tree`."},
+		{key: "prefix_provider", val: enum(&c.PrefixProvider, "", RadixTree, Indexer, PerigeeIndex),
+			doc: "Who knows the prefixes: the gateway's own index (`radix_tree`), a `perigee index` service (`perigee_index`), or an indexer of SGLang's (`indexer`, kv_indexer.v1). `indexer` when `kv_indexer.endpoint` is given, else `radix_tree`."},
 		{key: "kv_indexer", val: sub(&c.KVIndexer), doc: "The remote indexer."},
 		{key: "min_matched_tokens", unit: "tokens", val: whole(&c.MinMatchedTokens, 1024, 0, noMax), doc: "A shorter match is no hit.", why: "below it prefill costs less than a worse balance"},
 		{key: "min_match_ratio", val: optShare(&c.MinMatchRatio), doc: "A match that is a smaller share of the input is no hit; not checked when not given."},
@@ -162,8 +162,8 @@ func (c *CacheAwareSettings) fields() []field {
 
 func (c *CostSettings) fields() []field {
 	return []field{
-		{key: "prefix_provider", val: enum(&c.PrefixProvider, "", RadixTree, Indexer),
-			doc: "Who knows the prefixes: the gateway's own index, or a remote indexer. `indexer` when `kv_indexer.endpoint` is given, else `radix_tree`."},
+		{key: "prefix_provider", val: enum(&c.PrefixProvider, "", RadixTree, Indexer, PerigeeIndex),
+			doc: "Who knows the prefixes: the gateway's own index (`radix_tree`), a `perigee index` service (`perigee_index`), or an indexer of SGLang's (`indexer`, kv_indexer.v1). `indexer` when `kv_indexer.endpoint` is given, else `radix_tree`."},
 		{key: "kv_indexer", val: sub(&c.KVIndexer), doc: "The remote indexer."},
 		{key: "prefill_rate", unit: "tokens/s", val: optWhole(&c.PrefillRate, 1, 1e9), doc: "How fast an engine prefills, as long as none has shown it; engines that report their prefill work correct it by themselves. 8000 when not given. It matters only where a restore from a lower tier is weighed against prefill."},
 	}
@@ -171,7 +171,7 @@ func (c *CostSettings) fields() []field {
 
 func (k *KVIndexer) fields() []field {
 	return []field{
-		{key: "endpoint", val: textIn(&k.Endpoint, "", checkIndexerURL), doc: "The indexer: an http or https URL with a host, or `unix:` and a path."},
+		{key: "endpoint", val: textIn(&k.Endpoint, "", checkIndexerURLs), doc: "The indexer: an http or https URL with a host, or `unix:` and a path; several joined with commas, the preferred one first."},
 		{key: "query_timeout", val: span(&k.QueryTimeout, 100*time.Millisecond, time.Nanosecond, 0), doc: "How long a look-up may take before it counts as unavailable; needs `endpoint`.", why: "a look-up that is slower costs more than a typical hit saves"},
 		{key: "query_max_inflight", unit: "calls", val: whole(&k.QueryMaxInflight, 32, 1, noMax), doc: "How many look-ups may be out at once; needs `endpoint`.", why: "bounds what a stuck indexer can hold"},
 	}

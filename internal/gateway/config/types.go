@@ -97,7 +97,9 @@ type PrefixProvider string
 // The prefix providers.
 const (
 	RadixTree PrefixProvider = "radix_tree" // this gateway's own index
-	Indexer   PrefixProvider = "indexer"    // a remote indexer service
+	Indexer   PrefixProvider = "indexer"    // a remote indexer of SGLang's, kv_indexer.v1
+	// PerigeeIndex is a remote `perigee index`, perigee.index.v1.
+	PerigeeIndex PrefixProvider = "perigee_index"
 )
 
 // CacheAwareSettings tunes cache_aware. Counts of tokens, requests and engines are plain numbers; shares are in [0, 1].
@@ -123,7 +125,7 @@ type CostSettings struct {
 
 // KVIndexer is a remote prefix indexer.
 type KVIndexer struct {
-	Endpoint         string // empty: none
+	Endpoint         string // empty: none; several are joined with commas, the preferred one first
 	QueryTimeout     time.Duration
 	QueryMaxInflight int
 }

@@ -69,6 +69,10 @@ type Spec struct {
 	MaxContext load.Count
 	// BootstrapPort is the port at which a prefill engine meets its decode engine (SGLang).
 	BootstrapPort load.Count
+	// PageSize is the tokens of a page of an SGLang engine's cache, and Bigram says that its pages are of pairs of tokens, as with EAGLE.
+	// Only an indexer that knows pages by SGLang's own hashes needs them.
+	PageSize load.Count
+	Bigram   bool
 	// Version is what the engine says of itself, for people.
 	Version string
 }
@@ -76,7 +80,8 @@ type Spec struct {
 // Equal tells whether two specs say the same.
 func (s Spec) Equal(o Spec) bool {
 	return s.ID == o.ID && s.URL == o.URL && s.Kind == o.Kind && s.Stage == o.Stage && slices.Equal(s.Models, o.Models) && slices.Equal(s.Adapters, o.Adapters) &&
-		s.Ranks == o.Ranks && s.MaxContext == o.MaxContext && s.BootstrapPort == o.BootstrapPort && s.Version == o.Version
+		s.Ranks == o.Ranks && s.MaxContext == o.MaxContext && s.BootstrapPort == o.BootstrapPort && s.PageSize == o.PageSize && s.Bigram == o.Bigram &&
+		s.Version == o.Version
 }
 
 // Worker is one registered engine. What it says of itself never changes: an engine that registers with other facts is a

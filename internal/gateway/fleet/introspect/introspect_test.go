@@ -71,7 +71,14 @@ func show(s fleet.Spec) string {
 			models[i] = m + ":" + s.Base() // an adapter and its base model
 		}
 	}
-	return fmt.Sprintf("%s %s models=%s ranks=%d context=%s port=%s version=%s", s.Kind, s.Stage, strings.Join(models, ","), s.Ranks, s.MaxContext, s.BootstrapPort, s.Version)
+	text := fmt.Sprintf("%s %s models=%s ranks=%d context=%s port=%s version=%s", s.Kind, s.Stage, strings.Join(models, ","), s.Ranks, s.MaxContext, s.BootstrapPort, s.Version)
+	if s.PageSize.IsKnown() {
+		text += " page=" + s.PageSize.String()
+	}
+	if s.Bigram {
+		text += " bigram"
+	}
+	return text
 }
 
 func file(t testing.TB, name string) string {
@@ -105,6 +112,9 @@ func TestRead(t *testing.T) {
 			want: "sglang plain models=m ranks=2 context=2048 port=unknown version=0.5.23"},
 		{name: "sglang as it was captured", info: "200 " + strings.Replace(file(t, "sglang_0.5.23_server_info_kept_keys.json"), "{", `{"served_model_name":"tiny","disaggregation_mode":"null","dp_size":1,"version":"0.5.23",`, 1),
 			models: "200 " + file(t, "sglang_0.5.23_models.json"), want: "sglang plain models=tiny ranks=1 context=2048 port=unknown version=0.5.23"},
+		{name: "pages", info: info(`"page_size":64,"speculative_algorithm":"eagle3",`), want: "sglang plain models=m ranks=0 context=unknown port=unknown version= page=64 bigram"},
+		{name: "pages without guessing", info: info(`"page_size":1,"speculative_algorithm":"NGRAM",`), want: "sglang plain models=m ranks=0 context=unknown port=unknown version= page=1"},
+		{name: "no page at all", info: info(`"page_size":0,`), err: ask.ErrMalformed},
 		{name: "the smaller limit counts", info: info(`"context_length":1024,`), models: models(sglang), want: "sglang plain models=m ranks=0 context=1024 port=unknown version="},
 		{name: "model_path stands in", info: `200 {"model_path":"/models/m"}`, want: "sglang plain models=/models/m ranks=0 context=unknown port=unknown version="},
 		{name: "null and empty names too", info: `200 {"served_model_name":null,"model_path":"p"}`, want: "sglang plain models=p ranks=0 context=unknown port=unknown version="},

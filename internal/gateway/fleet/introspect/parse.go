@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet/ask"
@@ -19,8 +20,13 @@ type serverInfo struct {
 	bootstrapPort load.Count
 	ranks         load.Count
 	maxContext    load.Count
+	pageSize      load.Count
+	bigram        bool
 	version       string
 }
+
+// bigrams are the speculative algorithms under which SGLang names pages by pairs of tokens, in any case of letters.
+var bigrams = []string{"EAGLE", "EAGLE3", "FROZEN_KV_MTP"}
 
 // parseServerInfo reads the answer. vLLM has, in its development mode, another object under that path: without a model in
 // it, it is not SGLang's, and no fault.
@@ -41,6 +47,8 @@ func parseServerInfo(body []byte) (serverInfo, error) {
 	info.ranks = o.count("dp_size", 1)
 	info.maxContext = o.count("context_length", 1)
 	info.version = o.text("version")
+	info.pageSize = o.count("page_size", 1)
+	info.bigram = slices.Contains(bigrams, strings.ToUpper(o.text("speculative_algorithm")))
 	if info.mode != "null" && info.mode != "decode" { // these have one too, and no use for it
 		port := o.count("disaggregation_bootstrap_port", 0)
 		if n, ok := port.Get(); ok && n > 0 && n <= 65535 {
@@ -155,7 +163,7 @@ func assemble(t Target, info serverInfo, list modelList, version string) (fleet.
 		s.Ranks = int(n)
 	}
 	s.MaxContext = smaller(info.maxContext, list.maxContext)
-	s.BootstrapPort = info.bootstrapPort
+	s.BootstrapPort, s.PageSize, s.Bigram = info.bootstrapPort, info.pageSize, info.bigram
 	if s.Version = version; info.version != "" {
 		s.Version = info.version
 	}
