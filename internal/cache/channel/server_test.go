@@ -9,7 +9,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -202,4 +204,58 @@ func TestStale(t *testing.T) {
 	if b, err := os.ReadFile(p); err != nil || !bytes.Equal(b, []byte("the operator's")) {
 		t.Errorf("Close removed what is not its own: %v", err)
 	}
+}
+
+// TestOtherUser: who is not allowed is told so, by the kernel's word on who he is. It needs root, to be somebody else.
+func TestOtherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can be somebody else")
+	}
+	const allowed, other = 65533, 65534
+	s := listen(t, Options{UIDs: []uint32{allowed}}, &echo{})
+	if err := os.Chmod(filepath.Dir(s.opt.Path), 0o711); err != nil {
+		t.Fatal(err)
+	}
+	for uid, want := range map[uint32]wire.Kind{allowed: wire.KindWelcome, other: wire.KindClosing} {
+		c := dialAs(t, s.opt.Path, uid)
+		c.SetDeadline(time.Now().Add(20 * time.Second))
+		c.Write(wire.Append(nil, wire.Header{Ref: 1}, &wire.Hello{MinVersion: 1, MaxVersion: 1}))
+		h, m := hear(t, c)
+		if h.Kind != want {
+			t.Errorf("user %d: %+v", uid, m)
+		}
+		if c, ok := m.(*wire.Closing); ok && c.Class != wire.NotAllowed {
+			t.Errorf("user %d: %s", uid, c.Class)
+		}
+	}
+}
+
+// dialAs connects as another user: a thread becomes him, and ends.
+func dialAs(t *testing.T, path string, uid uint32) net.Conn {
+	t.Helper()
+	done := make(chan error, 1)
+	var fd int
+	go func() {
+		runtime.LockOSThread() // and never unlocks it, so that the thread ends with the goroutine
+		if _, _, e := syscall.RawSyscall(syscall.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)); e != 0 {
+			done <- e
+			return
+		}
+		var err error
+		if fd, err = syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0); err == nil {
+			err = syscall.Connect(fd, &syscall.SockaddrUnix{Name: path})
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), "socket")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
 }

@@ -57,7 +57,7 @@ func (m *Manager) answer(a core.Action, by *asker) {
 		p := a
 		by.plan = &p
 		if by.s.restores[a.Lease] == nil {
-			by.s.restores[a.Lease] = &restoring{spoiled: map[uint32]uint32{}}
+			by.s.restores[a.Lease] = &restoring{by: map[uint32]asker{}, spoiled: map[uint32]uint32{}}
 		}
 	case core.Restored:
 		m.restored(a, by)

@@ -147,6 +147,7 @@ func (m *Manager) sum(s *session, slots []wire.Sealed) {
 	m.locked(func() {
 		for i := range slots {
 			bytes[i] = s.granted[slots[i].Slot].bytes
+			delete(s.granted, slots[i].Slot) // named again, it is not read again
 		}
 	})
 	total := int64(0)
@@ -251,7 +252,9 @@ func (m *Manager) copied(by *asker, e *wire.Copied) {
 				// what is everybody's by saying so.
 				ev.Outcome = core.Failed
 			}
-			r.by = append(r.by, *by)
+			if _, again := r.by[e.Consumer]; !again {
+				r.by[e.Consumer] = *by
+			}
 		}
 		m.step(ev, by)
 	})

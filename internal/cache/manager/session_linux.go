@@ -71,7 +71,7 @@ type publishing struct {
 
 // restoring is a lease that was started on: who is to hear of its end, and what was found spoiled for whom.
 type restoring struct {
-	by      []asker
+	by      map[uint32]asker  // by consumer
 	spoiled map[uint32]uint32 // consumer to the bad place
 }
 

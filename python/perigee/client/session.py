@@ -96,10 +96,14 @@ class _Arena:
 
 
 class Session:
-    """A registered instance. ranks are its namespaces (dicts, see identity), timeout is seconds for one answer that the Manager gives at once."""
+    """A registered instance. ranks are its namespaces (dicts, see identity), timeout is seconds for one answer that the Manager gives at once.
+
+    join makes it a part of the session that another process has registered. With publishes=False it has no connection to publish with, and maps
+    nothing that can be written. One thread may publish while another does all the rest; close it when both are done.
+    """
 
     def __init__(self, path, instance, ranks, *, model="", url="", data_rank=None, scope=0, query_bytes=0, pool_bytes=0,
-                 program="perigee-python", timeout=30.0, join=None):
+                 program="perigee-python", timeout=30.0, join=None, publishes=True):
         self._parts = [[page_bytes(r, g) for r in ranks] for g in range(len(ranks[0]["layout"]["groups"]))]
         self._timeout, self._program, self._path = timeout, program, path
         self._own, self._others = {}, {}
@@ -113,9 +117,10 @@ class Session:
             else:
                 self.credentials = join
                 self._attach(self._query, 1)
-            self._publish = self._connect()
-            frame = self._attach(self._publish, 2)
-            self._map(self._own, frame, frame.reader().arenas(), True)
+            if publishes:
+                self._publish = self._connect()
+                frame = self._attach(self._publish, 2)
+                self._map(self._own, frame, frame.reader().arenas(), True)
         except BaseException:
             self._drop()
             raise
@@ -180,18 +185,41 @@ class Session:
                 frame = link.receive()
             except (OSError, EOFError, struct.error) as e:
                 raise Lost(str(e)) from e
-            if frame.kind == wire.CLOSING:
-                r = frame.reader()
-                cls = r.take("H")
-                raise Lost(f"the Manager ends the connection: {wire.CLASSES.get(cls, cls)} {r.text()}")
+            self._alive(frame)
             if frame.ref == ref:
                 return self._judge(frame)
-            waiting = self._answers.get((id(link), frame.ref))
-            if waiting is not None:
-                waiting.append(frame)
-            else:
-                for fd in frame.fds:
-                    os.close(fd)
+            self._keep(link, frame)
+
+    def _keep(self, link, frame):
+        """Puts a frame where answer looks for it, if somebody will."""
+        waiting = self._answers.get((id(link), frame.ref))
+        if waiting is not None:
+            waiting.append(frame)
+        else:
+            for fd in frame.fds:
+                os.close(fd)
+
+    @staticmethod
+    def _alive(frame):
+        if frame.kind == wire.CLOSING:
+            r = frame.reader()
+            cls = r.take("H")
+            raise Lost(f"the Manager ends the connection: {wire.CLASSES.get(cls, cls)} {r.text()}")
+
+    def fileno(self):
+        """Of the connection for queries, to wait until poll has something to do."""
+        return self._query.sock.fileno()
+
+    def poll(self):
+        """Takes in the answers to queries that are there, for answer(ticket, block=False), without waiting."""
+        link = self._query
+        while self._ready():
+            try:
+                frame = link.receive()
+            except (OSError, EOFError, struct.error) as e:
+                raise Lost(str(e)) from e
+            self._alive(frame)
+            self._keep(link, frame)
 
     @staticmethod
     def _judge(frame):
@@ -223,9 +251,18 @@ class Session:
         try:
             self._fill(link, ref, blocks, part, granted, write)
         finally:
-            r = self._next(link, ref).reader()
+            r = self._published(link, ref)
         _, sealed, dropped = r.take("QII")
         return Published(sealed, sum(d == _PRESENT for d, _ in granted), dropped, chain)
+
+    def _published(self, link, ref):
+        while True:
+            try:
+                return self._next(link, ref).reader()
+            except Refused as e:
+                if e.name != "stale_slot":
+                    raise
+                # A block was given up meanwhile, by a flush say: it counts as dropped.
 
     def _fill(self, link, ref, blocks, part, granted, write):
         done, size = [], 0
@@ -280,8 +317,10 @@ class Session:
         """The ticket's next answer: Loading at most once, then the last one. With block=False it is None if none has come yet."""
         op, ref = ticket
         key = (id(self._query), ref)
-        if not block and not self._answers.get(key) and not self._ready():
-            return None
+        if not block:
+            self.poll()  # and not _next, which would wait if what is there answers another ticket
+            if not self._answers.get(key):
+                return None
         try:
             frame = self._next(self._query, ref)
         except PerigeeError:

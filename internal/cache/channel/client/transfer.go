@@ -138,7 +138,10 @@ func (s *Session) Publish(ctx context.Context, p *Publish, write func(block int,
 	}
 	failed := s.fill(ctx, c, p, granted, write)
 	for {
-		a, err := c.next(s.ctx) // until nothing of it is under way, or the caller's pages could be read behind his back
+		a, err := c.next(s.ctx) // until nothing of it is under way
+		if ClassOf(err) == wire.StaleSlot {
+			continue // a block was given up meanwhile, by a flush say: it counts as dropped
+		}
 		if err != nil {
 			return out, s.lost(errors.Join(failed, err))
 		}

@@ -1,0 +1,177 @@
+"""What of an engine decides its pages' bytes, as docs/cache-identity.md wants it. The only file beside connector.py that knows vLLM's configuration."""
+
+import hashlib
+import json
+import os
+import pathlib
+import platform
+import threading
+import uuid
+
+import torch
+import vllm
+
+from ..client import fingerprint
+
+QUALIFIED = "0.32.0"
+
+
+def unsupported(config, kv_cache, extra):
+    """Why this engine cannot be served: all reasons, in words. Left out is what cannot occur in the qualified version."""
+    found = []
+
+    def no(bad, why):
+        if bad:
+            found.append(why)
+
+    parallel, cache = config.parallel_config, config.cache_config
+    version = vllm.__version__.split("+")[0]
+    no(version != QUALIFIED and not extra.get("allow_unqualified_version"),
+       f"vLLM {vllm.__version__}: this connector is qualified for {QUALIFIED} alone; connectors' interfaces change between versions "
+       "(allow_unqualified_version in kv_connector_extra_config tries it all the same)")
+    no(config.kv_transfer_config.kv_load_failure_policy != "recompute",
+       'kv_load_failure_policy must be "recompute": with "fail" a page that was lost would end its request with an error')
+    no(not cache.enable_prefix_caching, "prefix caching is off, and with it the names of blocks")
+    no(parallel.pipeline_parallel_size > 1, "pipeline parallelism is not built")
+    no(getattr(parallel, "decode_context_parallel_size", 1) > 1 or getattr(parallel, "prefill_context_parallel_size", 1) > 1,
+       "context parallelism is not built")
+    no(config.speculative_config is not None, "speculative decoding is not qualified: a draft model's state must not be published")
+    if kv_cache is not None:
+        found += _layout(kv_cache)
+    return found
+
+
+def _layout(kv_cache):
+    groups = kv_cache.kv_cache_groups
+    if len(groups) != 1:
+        return [f"{len(groups)} groups of KV caches: hybrid models are not built"]
+    spec = groups[0].kv_cache_spec
+    specs = list(getattr(spec, "kv_cache_specs", {}).values()) or [spec]
+    found = [f"a KV cache of {type(s).__name__} is not qualified" for s in specs if type(s).__name__ != "FullAttentionSpec"][:1]
+    if kv_cache.hash_block_size not in (None, spec.block_size):
+        found.append(f"blocks of {spec.block_size} tokens that are hashed by {kv_cache.hash_block_size}")
+    return found
+
+
+def of_rank(config, kv_cache, pages, extra):
+    """A rank's namespace, but for the model's content and the hash's seed."""
+    model, cache, parallel = config.model_config, config.cache_config, config.parallel_config
+    spec = kv_cache.kv_cache_groups[0].kv_cache_spec
+    tp = parallel.tensor_parallel_size
+    return {
+        "scope": extra.get("scope", ""),
+        "engine": {"name": "vllm", "version": f"{vllm.__version__} torch {torch.__version__}"},
+        "model": {"quantization": model.quantization or "", "overrides": _overrides(model), "weight_version": extra.get("weight_version", "")},
+        "compute": {
+            "dtype": str(model.dtype).removeprefix("torch."), "device": "cpu", "isa": _isa(model, spec, cache), "attention": _attention(config, kv_cache),
+            # Scales that the engine works out as it starts are nobody else's.
+            "kv_scales": uuid.uuid4().hex if "fp8" in str(cache.cache_dtype) else "",
+            "options": [{"name": n, "value": v} for n, v in sorted(_options(config).items())],
+        },
+        "shard": {"tensor": {"index": _rank(tp), "size": tp}},
+        "layout": {
+            "order": kv_cache.kv_cache_layout or "unnamed", "kv_dtype": pages.segments[0]["dtype"], "format": "raw", "block_tokens": spec.block_size,
+            "groups": [{"components": 1, "rule": 1, "segments": pages.segments}],
+        },
+    }
+
+
+def _rank(tp):
+    if tp == 1:
+        return 0
+    from vllm.distributed import get_tensor_model_parallel_rank
+    return get_tensor_model_parallel_rank()
+
+
+def _isa(model, spec, cache):
+    """The vector instructions that kernels are chosen by, and the order of a block's bytes as the attention kernel names it."""
+    from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
+    head = getattr(spec, "head_size", None) or next(iter(spec.kv_cache_specs.values())).head_size
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability().lower()} {_get_attn_isa(model.dtype, spec.block_size, head, cache.cache_dtype)}"
+
+
+def _attention(config, kv_cache):
+    layers = config.compilation_config.static_forward_context
+    names = {layers[n].get_attn_backend().get_name() for n in kv_cache.kv_cache_groups[0].layer_names if hasattr(layers.get(n), "get_attn_backend")}
+    return "+".join(sorted(names)) or "unnamed"
+
+
+def _overrides(model):
+    if not model.hf_overrides:
+        return None
+    if callable(model.hf_overrides):
+        return uuid.uuid4().bytes * 2  # a program: nobody can say what it does
+    return hashlib.sha256(json.dumps(model.hf_overrides, sort_keys=True, separators=(",", ":")).encode()).digest()
+
+
+def _options(config):
+    out = {"compilation": str(int(getattr(config.compilation_config, "mode", 0) or 0)), "max_model_len": str(config.model_config.max_model_len)}
+    if str(config.load_config.load_format) in ("dummy", "LoadFormat.DUMMY"):
+        out["seed"] = str(config.model_config.seed)
+    return out
+
+
+def complete(namespace, config, content):
+    """Adds what the scheduler's half knows."""
+    from vllm.v1.core import kv_cache_utils
+    algorithm = config.cache_config.prefix_caching_hash_algo
+    return namespace | {
+        "model": namespace["model"] | {"content": content},
+        "hash": {"algorithm": str(algorithm), "seed": kv_cache_utils.get_none_hash_seed(), "tokens": namespace["layout"]["block_tokens"]},
+    }
+
+
+def content(config, extra):
+    """The model's fingerprint: what is declared, a hub's commit, or the files'. It reads them all in the last case."""
+    declared = extra.get("model_content")
+    if declared:
+        return bytes.fromhex(declared)
+    model = config.model_config
+    if os.path.exists(model.model):
+        return fingerprint.of_path(model.model)
+    commit = getattr(model.hf_config, "_commit_hash", None)
+    if not commit:
+        raise ValueError(f"{model.model} is neither a path nor of a known commit: declare model_content, 64 hexadecimal digits, in kv_connector_extra_config")
+    return fingerprint.of_revision(model.model, commit)
+
+
+class Adapters:
+    """Fingerprints of LoRA adapters, each taken in a thread; a call answers (known, digest) at once."""
+
+    # Adapters that are kept. An engine serves some dozens; beyond it the oldest are read again.
+    MOST = 256
+
+    def __init__(self, log):
+        self._log, self._digests, self._pending, self._lock = log, {}, set(), threading.Lock()
+
+    def __call__(self, lora):
+        path = lora.lora_path
+        with self._lock:
+            if path in self._digests:
+                stamp, digest = self._digests[path]
+                if stamp == _stamp(path):
+                    return digest is not None, digest
+            if path not in self._pending:
+                self._pending.add(path)
+                threading.Thread(target=self._read, args=(path,), name="perigee-adapter", daemon=True).start()
+        return False, None
+
+    def _read(self, path):
+        digest, stamp = None, _stamp(path)
+        try:
+            digest = fingerprint.of_path(path)
+        except Exception as e:
+            self._log.warning("Perigee: requests with the adapter %s are left alone: %s", path, e)
+        with self._lock:
+            self._pending.discard(path)
+            self._digests[path] = (stamp, digest)
+            while len(self._digests) > self.MOST:
+                del self._digests[next(iter(self._digests))]
+
+
+def _stamp(path):
+    """What changes when a file of an adapter does: few files, a stat each."""
+    try:
+        return tuple((p.name, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for p in sorted(pathlib.Path(path).iterdir()) for s in [p.stat()])
+    except OSError:
+        return None

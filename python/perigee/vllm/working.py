@@ -1,0 +1,215 @@
+"""What a rank does: joins the session, loads and saves, each in a thread of its own."""
+
+import contextlib
+import queue
+import threading
+
+from .. import client
+
+# A step's saves wait at most this long for the engine's forward pass, which has raised if it takes longer: then nobody will say that it has ended.
+FORWARD_S = 60.0
+
+
+class _Joined:
+    """A session of this process, used by both threads and closed by the last that does."""
+
+    def __init__(self, session):
+        self.session, self.users, self.dead = session, 0, False
+
+
+class Joining:
+    """Joins the session of which the scheduler tells. make(credentials) gives a client.Session."""
+
+    def __init__(self, make):
+        self._make, self._lock = make, threading.Lock()
+        self._joined, self._failed, self._wanted = {}, None, None
+
+    @contextlib.contextmanager
+    def use(self, credentials):
+        j = self._enter(credentials)
+        try:
+            yield j.session
+        except client.Lost:
+            j.dead = True
+            raise
+        finally:
+            self._leave(j)
+
+    def _enter(self, credentials):
+        with self._lock:
+            if credentials == self._failed:
+                raise client.Lost("the session could not be joined")
+            j = self._joined.get(credentials)
+            if j is None:
+                try:
+                    j = self._joined[credentials] = _Joined(self._make(credentials))
+                except (client.PerigeeError, OSError):
+                    self._failed = credentials
+                    raise
+            if j.dead:
+                raise client.Lost("the session has ended")
+            j.users += 1
+            return j
+
+    def _leave(self, j):
+        with self._lock:
+            j.users -= 1
+            last = j.dead and j.users == 0
+        if last:
+            j.session.close()
+
+    def retire(self, credentials):
+        """Lets go of all sessions but one, or of all: their memory is the Manager's again. It is done in a thread, since a Manager that
+        hangs may have to be waited for."""
+        self._wanted = credentials
+        threading.Thread(target=self._retire, name="perigee-retire", daemon=True).start()
+
+    def _retire(self):
+        with self._lock:
+            gone = [self._joined.pop(c) for c in list(self._joined) if c != self._wanted]
+            for j in gone:
+                j.dead = True
+            idle = [j for j in gone if j.users == 0]
+        for j in idle:
+            j.session.close()
+
+
+class Loader:
+    """Restores leases into blocks. Every load ends: either all of its pages are there, or all of its blocks are reported as bad."""
+
+    def __init__(self, joining, pages, consumer, log):
+        self._joining, self._pages, self._consumer, self._log = joining, pages, consumer, log
+        self._queue = queue.SimpleQueue()  # bounded by the engine: each load has blocks of its own
+        self._lock = threading.Lock()
+        self._done, self._bad = set(), set()
+        self.loaded = self.failed = 0
+        self._thread = threading.Thread(target=self._run, name="perigee-load", daemon=True)
+        self._thread.start()
+
+    def submit(self, load):
+        self._queue.put(load)
+
+    def take(self):
+        """(requests that have ended, blocks that are not what they should be), each once."""
+        with self._lock:
+            done, bad = self._done, self._bad
+            self._done, self._bad = set(), set()
+        return done, bad
+
+    def _run(self):
+        while (load := self._queue.get()) is not None:
+            bad = ()
+            try:
+                with self._joining.use(load.session) as session:
+                    session.restore(load.lease, self._consumer, lambda i, page: load.blocks[i] < 0 or self._pages.write(load.blocks[i], page))
+                self.loaded += 1
+            except Exception as e:
+                bad = [b for b in load.blocks if b >= 0]
+                self.failed += 1
+                known = isinstance(e, (client.PerigeeError, OSError))
+                self._log.warning("Perigee: %s computes what was not restored: %s", load.request, e, exc_info=None if known else e)
+            with self._lock:
+                self._bad.update(bad)
+                self._done.add(load.request)
+
+    def close(self):
+        self._queue.put(None)
+        self._thread.join(timeout=5)
+
+
+class _Dropped(Exception):
+    """The step has ended."""
+
+
+class _Saves:
+    """One step's."""
+
+    def __init__(self, step):
+        self.session, self.saves = step.session, step.saves
+        self.computed, self.finished, self.lock, self.ended = threading.Event(), threading.Event(), threading.Lock(), False
+
+
+class Saver:
+    """Publishes what steps compute. Slots are asked for while the step computes; when it has, pages are copied. The step waits for that, up to
+    wait_s; what is not copied by then is dropped, and as long as the Manager does not answer, so is all of the following steps."""
+
+    def __init__(self, joining, pages, part, block_tokens, wait_s, log):
+        self._joining, self._pages, self._part, self._block, self._wait_s, self._log = joining, pages, part, block_tokens, wait_s, log
+        self._queue = queue.SimpleQueue()  # of one at most: see begin
+        self._busy = threading.Event()
+        self._chains = {}  # the saver's thread's
+        self._current = None
+        self.sealed = self.present = self.refused = self.dropped = 0  # blocks
+        self._thread = threading.Thread(target=self._run, name="perigee-save", daemon=True)
+        self._thread.start()
+
+    def begin(self, step):
+        """Before the forward pass."""
+        if not step.saves and not step.finished:
+            return
+        if self._busy.is_set():
+            self.dropped += sum(len(s.blocks) for s in step.saves)
+            self._queue.put(list(step.finished))
+            return
+        s = _Saves(step)
+        if step.saves:
+            self._busy.set()
+            self._current = s
+            self._queue.put(s)
+        self._queue.put(list(step.finished))
+
+    def end(self):
+        """After it: when this returns nothing of the saver reads the engine's memory."""
+        s, self._current = self._current, None
+        if s is None:
+            return
+        s.computed.set()
+        if not s.finished.wait(self._wait_s):
+            with s.lock:  # not in the middle of a page
+                s.ended = True
+
+    def _run(self):
+        while (s := self._queue.get()) is not None:
+            if isinstance(s, list):
+                for request in s:
+                    self._chains.pop(request, None)
+                continue
+            try:
+                for save in s.saves:
+                    self._save(s, save)
+            finally:
+                self._busy.clear()
+                s.finished.set()
+
+    def _save(self, s, save):
+        tokens = memoryview(save.tokens).cast("I")
+        names = [save.parent, *save.names]
+        blocks = [client.Block(names[i + 1], names[i], tokens[i * self._block:(i + 1) * self._block]) for i in range(len(save.names))]
+
+        def write(i, slot):
+            if not s.computed.wait(FORWARD_S):
+                raise _Dropped
+            with s.lock:
+                if s.ended:
+                    raise _Dropped
+                self._pages.read(save.blocks[i], slot)
+
+        try:
+            with s.lock:
+                if s.ended:
+                    raise _Dropped
+            with self._joining.use(s.session) as session:
+                p = session.publish(blocks, write, part=self._part, root=("", save.lora, save.salt), parent_chain=self._chains.get(save.request, (0, 0)))
+            self._chains[save.request] = p.chain
+            self.sealed, self.present = self.sealed + p.sealed, self.present + p.present
+            self.refused += len(blocks) - p.sealed - p.present
+        except _Dropped:
+            self.dropped += len(blocks)
+        except Exception as e:
+            self.dropped += len(blocks)
+            known = isinstance(e, (client.PerigeeError, OSError))
+            self._log.warning("Perigee: %d blocks of %s are not saved: %s", len(blocks), save.request, e, exc_info=None if known else e)
+
+    def close(self):
+        self._queue.put(None)
+        self._thread.join(timeout=5)
