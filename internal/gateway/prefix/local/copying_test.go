@@ -67,3 +67,18 @@ func TestCopyingEnds(t *testing.T) {
 		}
 	}
 }
+
+// TestCopyingOfAnother: a rank that closed before its copy began is not taken for the one that has its place in the index now.
+func TestCopyingOfAnother(t *testing.T) {
+	s := New(Options{})
+	stays, goes := s.Open(Engine{No: 1, Base: "m"}, 0), s.Open(Engine{No: 2, Base: "m"}, 0)
+	stays.Apply(stored(4, 8, 1, "", ""))
+	goes.Apply(stored(4, 8, 1, "", ""))
+	c := s.Copyings("m")[1]
+	goes.Close()
+	s.Open(Engine{No: 3, Base: "m"}, 0).Apply(stored(4, 16, 1, "", ""))
+	var claims [100]index.Claim
+	if n, done, void := c.Next(claims[:]); n != 4 || !done || !void {
+		t.Errorf("%d claims of another (4 if the place was given again), done %v, void %v", n, done, void)
+	}
+}

@@ -80,8 +80,11 @@ func TestCallerLeaves(t *testing.T) {
 		n := network{"one:80": (&service{lookup: stuck(&given)}).serve(t), "two:80": asked.serve(t)}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer time.AfterFunc(10*time.Millisecond, cancel).Stop()
-		if got := look(ctx, n.index(t, n.options("one", "two")), 16); got != "unavailable: timeout" || asked.asked > 0 {
-			t.Errorf("%s; the other was asked %d times", got, asked.asked)
+		o := n.options("one", "two")
+		tried := 0
+		o.Hooks.Tried = func(string, Outcome, time.Duration) { tried++ }
+		if got := look(ctx, n.index(t, o), 16); got != "unavailable: timeout" || asked.asked > 0 || tried != 1 {
+			t.Errorf("%s; %d tried, the other asked %d times", got, tried, asked.asked)
 		}
 	})
 }

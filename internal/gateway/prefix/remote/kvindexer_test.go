@@ -37,7 +37,7 @@ func TestKVIndexer(t *testing.T) {
 	}{
 		{"a miss", nil, "miss"},
 		{"unsorted", []*kvindexerpb.KVPrefixMatch{line("http://b", 1), line("http://a", 4)}, "1/0:[16 16 16 16], 2/0:[4 4 4 4]"},
-		{"several ranks of one", []*kvindexerpb.KVPrefixMatch{line("http://a", 1), line("http://a", 3)}, "1/0:[12 12 12 12]"},
+		{"several ranks of one", []*kvindexerpb.KVPrefixMatch{line("http://a", 1), line("http://a", 3), line("http://a", 2)}, "1/0:[12 12 12 12]"},
 		{"engines that we do not have", []*kvindexerpb.KVPrefixMatch{line("http://a/", 4), line("", 4), line("http://z", 4)}, "miss"},
 		{"nothing, in words", []*kvindexerpb.KVPrefixMatch{line("http://a", 0)}, "miss"},
 		{"more than was asked for", []*kvindexerpb.KVPrefixMatch{line("http://a", 5), line("http://b", 2)}, "2/0:[8 8 8 8], blind [1]"},

@@ -129,9 +129,11 @@ func TestSplice(t *testing.T) {
 		}
 		return orphans
 	}
-	apply(warm, 0, 1500) // some 30,000 blocks: several parts
+	apply(warm, 0, 1500)  // some 30,000 blocks: several parts
+	var last atomic.Int64 // that the service was told
 	x := serveSnapshots(t, s, func(uint32, int32) (indexer.Position, bool) {
-		return indexer.Position{Next: applied.Load(), Print: 77, Printed: true, Whole: true}, true
+		last.Store(applied.Load())
+		return indexer.Position{Next: last.Load(), Print: 77, Printed: true, Whole: true}, true
 	})
 	var wg sync.WaitGroup
 	wg.Go(func() { apply(warm, 1500, len(published)) })
@@ -142,7 +144,7 @@ func TestSplice(t *testing.T) {
 	}
 	wg.Wait()
 	b := a.begun
-	if b.Engine != 1000 || b.Rank != 2 || b.Print != 77 || !b.Printed || !b.Whole || b.Base != "m" || b.Next < 1500 || a.void || a.through < b.Next || a.claims < 5000 {
+	if b.Engine != 1000 || b.Rank != 2 || b.Print != 77 || !b.Printed || !b.Whole || b.Base != "m" || b.Next < 1500 || a.void || a.through < b.Next || a.through != last.Load() || a.claims < 5000 {
 		t.Errorf("%+v, through %d, %d claims, void %v", b, a.through, a.claims, a.void)
 	}
 	t.Logf("the snapshot began at batch %d and ended at %d, with %d claims", b.Next, a.through, a.claims)
@@ -162,6 +164,29 @@ func TestSplice(t *testing.T) {
 	}
 	if missing > 0 && orphans == 0 || missing > len(want)/100 {
 		t.Errorf("%d claims of %d are missing, %d orphans", missing, len(want), orphans)
+	}
+}
+
+// TestSnapshotVoid: a rank whose stream is no longer to be believed in the end, or has begun anew, is void.
+func TestSnapshotVoid(t *testing.T) {
+	for about, end := range map[string]func() (indexer.Position, bool){
+		"no longer believed": func() (indexer.Position, bool) { return indexer.Position{Next: 9}, false },
+		"begun anew":         func() (indexer.Position, bool) { return indexer.Position{Next: 4}, true },
+	} {
+		s := local.New(local.Options{})
+		s.Open(local.Engine{No: 1, Base: "m"}, 0).Apply(&prefix.Event{Kind: prefix.Stored, BlockSize: 4, Tokens: tokens(4), Hashes: []prefix.Hash{1}})
+		begun := false
+		x := serveSnapshots(t, s, func(uint32, int32) (indexer.Position, bool) {
+			if begun {
+				return end()
+			}
+			begun = true
+			return indexer.Position{Next: 5}, true
+		})
+		sink := &telling{}
+		if err := x.Snapshot(t.Context(), "m", sink); err != nil || strings.Join(sink.parts, ", ") != "begin 1000/0 at 5, 1 claims, void" {
+			t.Errorf("%s: %v, %v", about, sink.parts, err)
+		}
 	}
 }
 
