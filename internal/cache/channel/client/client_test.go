@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -113,5 +114,75 @@ func TestFalseManagers(t *testing.T) {
 func TestNobodyThere(t *testing.T) {
 	if _, err := Dial(context.Background(), options(filepath.Join(t.TempDir(), "none"))); !errors.Is(err, ErrLost) {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestFalseAcknowledgements: a Manager that is stuck, or that answers a publish with what cannot be, holds nobody longer than he wants.
+func TestFalseAcknowledgements(t *testing.T) {
+	head := wire.Header{Epoch: 1, Session: 1}
+	at := func(ref uint64, m wire.Message) []byte {
+		h := head
+		h.Ref = ref
+		return wire.Append(nil, h, m)
+	}
+	for name, c := range map[string]struct {
+		answer []byte
+		want   error
+		lost   bool
+	}{
+		"stuck":             {nil, context.DeadlineExceeded, false},
+		"too few slots":     {at(3, &wire.Granted{}), ErrProtocol, true},
+		"not its slot":      {at(3, &wire.Granted{Slots: make([]wire.GrantedSlot, 1)}), ErrProtocol, false},
+		"another answer":    {at(3, &wire.Pong{}), ErrProtocol, true},
+		"malformed":         {append(at(3, &wire.Granted{}), make([]byte, 40)...)[:wire.HeaderSize+10], ErrLost, true},
+		"the end":           {at(0, &wire.Closing{Class: wire.Overdue}), ErrLost, true},
+		"granted and stuck": {at(3, &wire.Granted{Slots: []wire.GrantedSlot{{Disposition: 1}}}), context.DeadlineExceeded, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := 0
+			path := fake(t, func(conn net.Conn) {
+				question(conn)
+				conn.Write(wire.Append(nil, wire.Header{Ref: 1, Epoch: 1}, &wire.Welcome{Version: 1}))
+				question(conn)
+				if n++; n == 1 {
+					conn.Write(at(2, &wire.Registered{}))
+				} else {
+					conn.Write(at(2, &wire.Attached{}))
+				}
+				publishes := n == 2
+				go func() {
+					defer conn.Close()
+					if publishes {
+						question(conn)
+						conn.Write(c.answer)
+						if name == "malformed" {
+							return
+						}
+					}
+					io.Copy(io.Discard, conn)
+				}()
+			})
+			s, err := Dial(context.Background(), options(path))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+			defer cancel()
+			if name != "stuck" && name != "granted and stuck" {
+				ctx = context.Background()
+			}
+			if name == "not its slot" { // Published follows from a Manager that is none: not here
+				ctx, cancel = context.WithTimeout(context.Background(), 50*time.Millisecond)
+				defer cancel()
+			}
+			_, err = s.Publish(ctx, &Publish{Blocks: []wire.Block{{}}}, func(int, []byte) error { t.Error("a slot that is not there"); return nil })
+			if !errors.Is(err, c.want) {
+				t.Errorf("%v, want %v", err, c.want)
+			}
+			if c.lost {
+				<-s.Done()
+			}
+			s.Close()
+		})
 	}
 }

@@ -107,7 +107,8 @@ type Published struct {
 const sealEvery = 1 << 20
 
 // Publish publishes. write is shown each slot that is to be written, with the block's place in Blocks; it fills all of it. It returns
-// when the Manager has everything: the pages are the caller's again. An error of write gives up what is not yet written, and is returned.
+// when the Manager has everything. When the context ends first, or a write fails, what is not yet written is given up; the caller's pages are his own
+// again in any case, since nobody but write reads them. An error of write is returned.
 func (s *Session) Publish(ctx context.Context, p *Publish, write func(block int, slot []byte) error) (Published, error) {
 	if err := s.begin(); err != nil {
 		return Published{}, err
@@ -120,8 +121,13 @@ func (s *Session) Publish(ctx context.Context, p *Publish, write func(block int,
 	if err != nil {
 		return Published{}, err
 	}
+	a, err := c.next(ctx)
+	if err != nil && ctx.Err() != nil && s.ctx.Err() == nil {
+		s.work.Add(1) // Close, which waits for it, waits for this call as well
+		go s.giveUp(c)
+		return Published{}, err
+	}
 	defer s.publish.forget(c)
-	a, err := c.next(s.ctx) // it comes at once, and what is granted has to be sealed or given up
 	if err != nil {
 		return Published{}, s.lost(err)
 	}
@@ -138,7 +144,7 @@ func (s *Session) Publish(ctx context.Context, p *Publish, write func(block int,
 	}
 	failed := s.fill(ctx, c, p, granted, write)
 	for {
-		a, err := c.next(s.ctx) // until nothing of it is under way
+		a, err := c.next(ctx)
 		if ClassOf(err) == wire.StaleSlot {
 			continue // a block was given up meanwhile, by a flush say: it counts as dropped
 		}
@@ -148,6 +154,18 @@ func (s *Session) Publish(ctx context.Context, p *Publish, write func(block int,
 		if m, ok := a.m.(*wire.Published); ok {
 			out.Sealed, out.Dropped = m.Sealed, m.Dropped
 			return out, s.lost(failed)
+		}
+	}
+}
+
+// giveUp takes the answer to a Publish whose caller has left, and gives back what it grants. A Manager that never answers is left alone with it:
+// the goroutine ends with the session.
+func (s *Session) giveUp(c *call) {
+	defer s.work.Done()
+	defer s.publish.forget(c)
+	if a, err := c.next(s.ctx); err == nil {
+		if granted, ok := a.m.(*wire.Granted); ok {
+			s.abandon(c, granted.Slots)
 		}
 	}
 }
