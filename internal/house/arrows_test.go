@@ -36,12 +36,18 @@ var arrows = map[string][]string{
 	"internal/gateway/prefix/events/wire":   {"internal/chain", "internal/gateway/prefix", "internal/gateway/load", "internal/managerwire"}, // bytes to the words of prefix, to load reports and to what Managers say
 
 	// What Cache Managers tell gateways: one half writes it, the other reads it.
-	"internal/managerwire": {"internal/chain"},
+	"internal/managerwire":             {"internal/chain"},
+	"internal/managerwire/managertest": {"internal/managerwire", "internal/zmtp"}, // a Manager for tests
 
 	// Cache Managers: what to believe of one, and who reads the sockets.
 	"internal/gateway/prefix/managers/ledger": {
 		"internal/gateway/prefix", "internal/gateway/prefix/events/stream", "internal/gateway/prefix/events/wire", "internal/gateway/prefix/index",
 		"internal/gateway/prefix/local", "internal/managerwire",
+	},
+
+	"internal/gateway/prefix/managers": {
+		"internal/gateway/prefix", "internal/gateway/prefix/events/stream", "internal/gateway/prefix/events/wire", "internal/gateway/prefix/local",
+		"internal/gateway/prefix/managers/ledger", "internal/managerwire", "internal/zmtp",
 	},
 
 	// The index as a service, and the sources that ask one.

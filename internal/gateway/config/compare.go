@@ -17,6 +17,7 @@ func (d *decoder) compare(c *Config) {
 			"choose several times the poll interval")
 	}
 	d.compareDiscovery(&c.Discovery)
+	d.compareManagers(c.Managers)
 	d.compareNames(c.Models)
 	for i := range c.Models {
 		d.compareModel(index("models", i), &c.Models[i])

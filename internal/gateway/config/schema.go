@@ -51,6 +51,8 @@ func (c *Config) fields() []field {
 			doc: "The models that are served, each with the buckets that serve it."},
 		{key: "discovery", required: true, val: sub(&c.Discovery),
 			doc: "Where the engines come from: exactly one source."},
+		{key: "managers", val: records(&c.Managers, func(m *Manager) record { return m }),
+			doc: "The Cache Managers that are followed: what they can restore counts for the engines attached to them. Only where a policy looks prefixes up in the gateway's own index. See [what a Manager tells](manager-events.md)."},
 		{key: "server", val: sub(&c.Server), doc: "The listeners, their time-outs and limits."},
 		{key: "client_fields", val: sub(&c.ClientFields),
 			doc: "Request fields that steer an engine's internals (" + guardedList() + ") and that a client may therefore not set unless allowed."},

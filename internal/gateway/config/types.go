@@ -6,6 +6,7 @@ import "time"
 type Config struct {
 	Models       []Model // at least one
 	Discovery    Discovery
+	Managers     []Manager // nil: none is followed
 	Server       Server
 	ClientFields ClientFields
 	Breaker      Breaker

@@ -105,15 +105,15 @@ func (l *Ledger) tick(now time.Time) {
 	l.drive(now, stream.Input{Kind: stream.Tick})
 }
 
-// plan sees to it that what was lost for good is asked for once more, some time.
+// plan sees to it that what was lost for good, or never answered, is asked for once more, some time.
 func (l *Ledger) plan(now time.Time) {
 	s := l.m.Status()
 	switch {
 	case s.State == stream.Exact && s.Whole:
 		l.resyncAt, l.resyncEvery = time.Time{}, 0
-	case s.State != stream.Exact:
+	case !s.Connected || l.book.cut != NoExcess || s.State != stream.Exact && s.Why != stream.NoEvent:
 		l.resyncAt = time.Time{}
-	case s.Connected && l.resyncAt.IsZero() && l.book.cut == NoExcess:
+	case l.resyncAt.IsZero():
 		l.resyncEvery = min(max(2*l.resyncEvery, l.lim.Resync), l.lim.ResyncMax)
 		l.resyncAt = now.Add(l.resyncEvery)
 	}
