@@ -1,6 +1,8 @@
 package manager
 
 import (
+	"os"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -48,6 +50,21 @@ func TestConfigFaults(t *testing.T) {
 	bad := Config{Instances: -1, Socket: strings.Repeat("x", 200), Wait: -1, Admin: "here", Scopes: []ScopeConfig{{}, {ID: 1}, {ID: 1}}}
 	if f := bad.Faults(); len(f) != 7 {
 		t.Errorf("%d faults: %q", len(f), f)
+	}
+}
+
+// TestConfigDocs: every key of the file is on its page.
+func TestConfigDocs(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/cache-daemon.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, typ := range []reflect.Type{reflect.TypeFor[Config](), reflect.TypeFor[ScopeConfig]()} {
+		for i := range typ.NumField() {
+			if key := typ.Field(i).Tag.Get("yaml"); !strings.Contains(string(page), "`"+key+"`") {
+				t.Errorf("%s is not on the page", key)
+			}
+		}
 	}
 }
 
