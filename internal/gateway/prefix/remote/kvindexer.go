@@ -19,6 +19,7 @@ import (
 type KVIndexer struct {
 	c      *caller
 	scheme func(model string) (pagehash.Scheme, bool)
+	most   int // hashes in a request: maxHashes, but for tests
 }
 
 var _ prefix.Source = (*KVIndexer)(nil)
@@ -35,7 +36,7 @@ func NewKVIndexer(o Options, scheme func(model string) (pagehash.Scheme, bool)) 
 	if err != nil {
 		return nil, err
 	}
-	return &KVIndexer{c: c, scheme: scheme}, nil
+	return &KVIndexer{c: c, scheme: scheme, most: maxHashes}, nil
 }
 
 // Name implements prefix.Source.
@@ -69,7 +70,7 @@ func (k *KVIndexer) Lookup(ctx context.Context, q *prefix.Query, into *prefix.Ma
 	var r kvindexerpb.MatchExternalKvPrefixRequest
 	return k.c.lookup(ctx, into, func(ctx context.Context, e *endpoint) error {
 		if r.Hashes == nil { // not before there is room for the look-up
-			n := min(pages, maxHashes)
+			n := min(pages, k.most)
 			r.Hashes = s.Append(make([]int64, 0, n), q.Tokens, q.Salt, n)
 		}
 		answer, err := kvindexerpb.NewKVIndexerClient(e.conn).MatchExternalKvPrefix(ctx, &r)
