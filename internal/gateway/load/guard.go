@@ -19,18 +19,23 @@ const (
 
 // Tracker holds every guard of a gateway, so that a janitor finds those whose owner never gave them back. The zero value is ready.
 type Tracker struct {
+	// Observer is told of the prompts in prefill; nil: nobody wants to know. It is set before the first guard is acquired.
+	Observer Observer
+
 	mu struct {
 		sync.Mutex // order: Tracker.mu, then Engine.mu
 		held       guardList
 		n          int
 	}
+	last atomic.Uint64 // number given to a guard
 }
 
 // Guard is one request's place in an engine's accounts, from just before it is sent until its answer has ended. Whoever
 // acquired it calls Release when that has happened, on every path; calling it again does nothing.
 type Guard struct {
-	tracker *Tracker
+	tracker *Tracker // nil: another gateway's prompt, see Account
 	engine  *Engine
+	id      uint64
 	at      time.Time
 	stage   Stage
 	amount  int64
@@ -49,7 +54,7 @@ type Guard struct {
 // Acquire counts one request on the engine from now on. amount is its input tokens (ignored for the decode stage).
 // expired is called at most once, from Expire's goroutine, if the janitor gives the guard up; it may be nil and must not block.
 func (t *Tracker) Acquire(e *Engine, now time.Time, stage Stage, amount int64, expired func()) *Guard {
-	g := &Guard{tracker: t, engine: e, at: now, stage: stage, amount: amount, expired: expired}
+	g := &Guard{tracker: t, engine: e, id: t.last.Add(1), at: now, stage: stage, amount: amount, expired: expired}
 	e.active.Add(1)
 	g.gauge().Add(g.weight())
 	e.mu.Lock()
@@ -57,6 +62,7 @@ func (t *Tracker) Acquire(e *Engine, now time.Time, stage Stage, amount int64, e
 	if stage == StagePrefill {
 		g.uncached = max(amount, 0)
 		g.enterPrefillLocked()
+		g.tellSentLocked()
 	}
 	e.mu.Unlock()
 	t.mu.Lock() // last: from here on the janitor can find it, and it must be whole then
@@ -85,6 +91,7 @@ func (g *Guard) unlink() {
 	g.engine.mu.held.remove(g, func(g *Guard) *guardLinks { return &g.onEngine })
 	if g.queued {
 		g.leavePrefillLocked(time.Time{})
+		g.tellGoneLocked(time.Time{})
 	}
 	g.engine.mu.Unlock()
 	g.gauge().Add(-g.weight())

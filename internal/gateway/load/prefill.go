@@ -2,11 +2,13 @@ package load
 
 import "time"
 
-// Prefill is the prompts that this gateway has sent to an engine and that have no first token yet, in uncached tokens: those that
-// the engine has to compute. They are figures of the gateway's own; what other gateways sent is not in them.
+// Prefill is the prompts that have been sent to an engine and have no first token yet, in uncached tokens: those that the engine has to
+// compute. They are those of this gateway, which it knows by itself, and those that other gateways told of (see [Account]).
 type Prefill struct {
 	// Tokens are those of all of them, Since of those that were sent at the time that was asked for or later.
 	Tokens, Since int64
+	// OthersSince is how many prompts of Since other gateways sent.
+	OthersSince int64
 	// Head are those of the oldest, which the engine computes first, and HeadAt is when it can have begun: when the one before had
 	// its first token, or when it was sent.
 	Head   int64
@@ -35,6 +37,9 @@ func (e *Engine) Prefill(since time.Time) Prefill {
 	p := Prefill{Tokens: e.mu.inPrefill.tokens}
 	for g := e.mu.inPrefill.list.last; g != nil && !g.at.Before(since); g = g.inPrefill.prev {
 		p.Since += g.uncached
+		if g.tracker == nil {
+			p.OthersSince++
+		}
 	}
 	if head := e.mu.inPrefill.list.first; head != nil {
 		p.Head, p.HeadAt, p.HeadUnseen = head.uncached, head.at, head.unseen
@@ -62,6 +67,7 @@ func (g *Guard) Computes(uncached int64, unseen bool) {
 	if g.queued {
 		g.engine.mu.inPrefill.tokens += max(uncached, 0) - g.uncached
 		g.uncached, g.unseen = max(uncached, 0), unseen
+		g.tellSentLocked()
 	}
 }
 
@@ -70,6 +76,10 @@ func (g *Guard) Computes(uncached int64, unseen bool) {
 func (g *Guard) Prefilled(now time.Time) {
 	g.engine.mu.Lock()
 	defer g.engine.mu.Unlock()
+	g.prefilledLocked(now)
+}
+
+func (g *Guard) prefilledLocked(now time.Time) {
 	if !g.queued {
 		return
 	}
@@ -77,10 +87,12 @@ func (g *Guard) Prefilled(now time.Time) {
 		before := o.inPrefill.prev
 		if o.unseen {
 			o.leavePrefillLocked(now)
+			o.tellGoneLocked(now)
 		}
 		o = before
 	}
 	g.leavePrefillLocked(now)
+	g.tellGoneLocked(now)
 }
 
 func (g *Guard) enterPrefillLocked() {

@@ -13,7 +13,7 @@ import (
 // TestScripts runs testdata/*.txt over one tracker and engines that come to be when they are first named.
 func TestScripts(t *testing.T) {
 	script.Run(t, "testdata/*.txt", func(*testing.T) script.Interpreter {
-		w := &world{now: fleettest.Epoch, engines: map[string]*load.Engine{}, guards: map[string]*load.Guard{}}
+		w := &world{now: fleettest.Epoch, engines: map[string]*load.Engine{}, guards: map[string]*load.Guard{}, others: others{}}
 		return w.do
 	})
 }
@@ -24,9 +24,10 @@ type world struct {
 	tracker   load.Tracker
 	engines   map[string]*load.Engine
 	guards    map[string]*load.Guard
+	others    others
 }
 
-// do runs one command:
+// do runs one command, of peers or of these:
 //
 //	freshness D · at D
 //	expect E N · observe E rank= at= running= … · forget E · report E
@@ -64,13 +65,14 @@ func (w *world) do(c *script.Command) bool {
 	case "held":
 		c.Print(fmt.Sprint(w.tracker.Held()))
 	default:
-		return false
+		return w.peers(c)
 	}
 	return true
 }
 
-func (w *world) engine(c *script.Command) *load.Engine {
-	id := c.Word()
+func (w *world) engine(c *script.Command) *load.Engine { return w.named(c.Word()) }
+
+func (w *world) named(id string) *load.Engine {
 	if w.engines[id] == nil {
 		w.engines[id] = load.NewEngine(w.freshness)
 	}

@@ -41,13 +41,14 @@ func (p *Cost) read(w *fleet.Worker, m *prefix.Match, known bool, r *Request) es
 		}
 	}
 	e.prefill = w.Load.Prefill(since)
+	e.requests = load.Add(e.requests, e.prefill.OthersSince)
 	e.foreign = e.waitingOfOthers()
 	e.hold(m.Of(w.No), p.config.Costs, r)
 	return e
 }
 
-// waitingOfOthers is the waiting uncached tokens of the report less those that this gateway had waiting there then: what it has in prefill
-// still, but for what it sent since and for the prompt that the engine had begun.
+// waitingOfOthers is the waiting uncached tokens of the report less those that this gateway, and those that tell it what they send, had waiting
+// there then: what they have in prefill still, but for what they sent since and for the prompt that the engine had begun.
 func (e *estimate) waitingOfOthers() float64 {
 	if e.report == nil {
 		return -1

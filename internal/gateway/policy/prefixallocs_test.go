@@ -29,8 +29,10 @@ func (s *still) Lookup(_ context.Context, _ *prefix.Query, into *prefix.Match) e
 // prefixed returns both policies over n engines, of which each step-th holds some of the prompt.
 func prefixed(n, step int) (*fleet.Set, []policy.Policy) {
 	s, src := engines(n, fleet.Plain), &still{}
+	others := load.NewAccount(0)
 	for i := range n {
 		w := s.At(i)
+		others.Sent(load.Told{Engine: w.Load, Prompt: load.Prompt{ID: uint64(i), Uncached: int64(i % 5 * 100), At: fleettest.Epoch}})
 		w.Load.Observe(0, load.RankReport{
 			At: fleettest.Epoch, Running: load.Known(int64(i % 7)), Waiting: load.Known(int64(i % 3)), WaitingUncached: load.Known(int64(i * 37 % 1000)),
 			Used: load.Known(1000), Capacity: load.Known(100_000),

@@ -9,6 +9,7 @@ import (
 
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet/fleettest"
+	"github.com/perigee-llm/perigee/internal/gateway/load"
 	"github.com/perigee-llm/perigee/internal/gateway/policy"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 	"github.com/perigee-llm/perigee/internal/script"
@@ -17,7 +18,7 @@ import (
 // TestScripts runs testdata/*.txt over a fleettest.World.
 func TestScripts(t *testing.T) {
 	script.Run(t, "testdata/*.txt", func(*testing.T) script.Interpreter {
-		w := &world{World: fleettest.New(), source: &source{held: map[uint32]prefix.Depth{}, blind: map[uint32]bool{}}, costs: &prefix.Costs{}}
+		w := &world{World: fleettest.New(), source: &source{held: map[uint32]prefix.Depth{}, blind: map[uint32]bool{}}, costs: &prefix.Costs{}, others: load.NewAccount(0)}
 		return w.do
 	})
 }
@@ -27,6 +28,7 @@ type world struct {
 	policy policy.Policy
 	source *source
 	costs  *prefix.Costs
+	others *load.Account
 }
 
 // do runs one command, of fleettest.World or of these:
@@ -37,6 +39,7 @@ type world struct {
 //	blind ID… | seeing ID…
 //	source ok | unavailable | refuses
 //	restores ID… tier= fixed= token= samples= error= at=           microseconds
+//	told ID N tokens= at=                                          another gateway sent its N. prompt there
 //	pick keys=FROM,TO stage= exclude= room= input= tokens=no       pick for each key in turn
 //
 // A pick prints its engine, the reason, and what the policy looked at in order, each as ID[figure]{matched+uncached}: the
@@ -50,6 +53,10 @@ func (w *world) do(c *script.Command) bool {
 		}
 	case "pick":
 		w.pick(c)
+	case "told":
+		t := load.Told{Engine: w.Workers[c.Word()].Load}
+		t.Prompt = load.Prompt{ID: uint64(c.ParseInt(c.Word())), Uncached: c.Int("tokens", 0), At: fleettest.Epoch.Add(c.Duration("at", 0))}
+		w.others.Sent(t)
 	default:
 		return w.prefixes(c) || w.Do(c)
 	}
