@@ -112,7 +112,8 @@ func (c *explainCmd) prefixes(ctx context.Context, w io.Writer, base string) err
 		return fmt.Errorf("explain: %w", err)
 	}
 	var answer struct {
-		Streams []gateway.PrefixStatus `json:"streams"`
+		Streams  []gateway.PrefixStatus  `json:"streams"`
+		Managers []gateway.ManagerStatus `json:"managers"`
 	}
 	if err := json.Unmarshal(text, &answer); err != nil {
 		return fmt.Errorf("explain: %s does not answer as a gateway of this version does: %w", base, err)
@@ -130,6 +131,9 @@ func (c *explainCmd) prefixes(ctx context.Context, w io.Writer, base string) err
 	if !c.JSON {
 		for i := range answer.Streams {
 			b.WriteString(answer.Streams[i].Text(time.Now()))
+		}
+		for i := range answer.Managers {
+			b.WriteString(answer.Managers[i].Text(time.Now()))
 		}
 	}
 	_, err = w.Write(b.Bytes())

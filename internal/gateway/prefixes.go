@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,10 +15,11 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/events"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/local"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix/managers"
 	"github.com/perigee-llm/perigee/internal/telemetry"
 )
 
-// prefixes follows what engines publish, as far as the policies in use want to know it, and holds the indexes that come of it. One
+// prefixes follows what engines and Cache Managers publish, as far as the policies in use want to know it, and holds the indexes that come of it. One
 // goroutine compares the fleet with what is followed whenever it is told of a change; another frees the memory of dropped claims.
 type prefixes struct {
 	registry *fleet.Registry
@@ -28,12 +31,14 @@ type prefixes struct {
 	urls     urls
 	costs    prefix.Costs // of restores
 	follower *events.Follower
+	managers *managers.Follower
 
 	changed chan struct{} // one place: a change while another is looked at is looked at after it
 	stop    context.CancelFunc
 	running sync.WaitGroup
 	seen    *fleet.View // that was looked at last; of the goroutine
 	under   *config.Config
+	kept    []uint32 // engines that are followed
 }
 
 // Times of the sweep. Freeing costs up to a microsecond a block, for which a writer waits and no reader: four thousand hold up events
@@ -48,8 +53,9 @@ const (
 func startPrefixes(r *fleet.Registry, c func() *config.Config, client *http.Client, m *telemetry.Metrics, log *slog.Logger) *prefixes {
 	p := &prefixes{registry: r, config: c, log: log, store: local.New(local.Options{}), changed: make(chan struct{}, 1)}
 	p.own, p.remote.metrics = newCountedSource(p.store, m), m
-	m.Registry().MustRegister(newPrefixCollector(p))
 	p.follower = events.Start(events.Options{Client: client, Log: log})
+	p.managers = managers.Start(managers.Options{Store: p.store, Costs: &p.costs, Log: log})
+	m.Registry().MustRegister(newPrefixCollector(p), newManagerCollector(p.managers))
 	var ctx context.Context
 	ctx, p.stop = context.WithCancel(context.Background())
 	p.running.Go(func() { p.reconcile(ctx) })
@@ -114,7 +120,7 @@ func (p *prefixes) follow(v *fleet.View, c *config.Config) {
 		if n == (events.Needs{}) || w.Stage == fleet.Decode && !n.Load {
 			continue
 		}
-		e := local.Engine{No: w.No, Base: w.Base(), Names: w.Models, Adapters: w.Adapters}
+		e := local.Engine{No: w.No, URL: strings.TrimRight(w.URL, "/"), Base: w.Base(), Names: w.Models, Adapters: w.Adapters}
 		if n.Prefix {
 			known = append(known, e)
 		}
@@ -134,6 +140,24 @@ func (p *prefixes) follow(v *fleet.View, c *config.Config) {
 	}
 	p.store.Know(known)
 	p.follower.Keep(kept)
+	for _, no := range p.kept {
+		if !slices.Contains(kept, no) {
+			p.costs.Forget(no) // numbers are never given again
+		}
+	}
+	p.kept = kept
+	p.followManagers(c, needs)
+}
+
+// followManagers follows the Cache Managers where somebody looks prefixes up here, and none elsewhere.
+func (p *prefixes) followManagers(c *config.Config, needs map[string]events.Needs) {
+	for _, n := range needs {
+		if n.Prefix {
+			p.managers.Set(managerTargets(c))
+			return
+		}
+	}
+	p.managers.Set(nil)
 }
 
 // sweep frees the memory of claims that were dropped, in slices.
@@ -158,6 +182,7 @@ func (p *prefixes) sweep(ctx context.Context) {
 func (p *prefixes) close() {
 	p.stop()
 	p.follower.Close() // first: reconcile may wait for a subscription to end
+	p.managers.Close()
 	p.running.Wait()
 	p.remote.close()
 }

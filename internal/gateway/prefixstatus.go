@@ -179,8 +179,16 @@ func (p *prefixes) serveStatus(w http.ResponseWriter, _ *http.Request) {
 	for _, s := range p.follower.Status() {
 		out = append(out, p.describe(&s))
 	}
+	answer := map[string]any{"streams": out}
+	if all := p.managers.Status(); len(all) > 0 {
+		described := make([]ManagerStatus, len(all))
+		for i := range all {
+			described[i] = describeManager(&all[i])
+		}
+		answer["managers"] = described
+	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(map[string]any{"streams": out}) // a client that has left needs no answer
+	_ = json.NewEncoder(w).Encode(answer) // a client that has left needs no answer
 }
 
 // Text describes the stream in a line or two, for people.
