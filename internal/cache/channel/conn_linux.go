@@ -49,9 +49,6 @@ type attached struct {
 	files []*os.File
 }
 
-// errEnded says that a connection takes no more.
-var errEnded = errors.New("the connection has ended")
-
 // Header is the head of a frame to the peer, as far as it is known here.
 func (c *Conn) Header(ref uint64, session uint32) wire.Header {
 	return wire.Header{Ref: ref, Epoch: c.server.opt.Epoch, Session: session}
