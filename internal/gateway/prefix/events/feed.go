@@ -232,10 +232,15 @@ func (f *feed) mark() {
 	f.claims.Mark([...]index.State{stream.Hidden: index.Hidden, stream.Partial: index.Partial, stream.Whole: index.Exact}[f.m.Trust()])
 }
 
+// maxLosses is how many losses a batch may have between its stores before the rest of it is one: each costs what the fleet is large, and
+// a batch of 16 MiB has room for a million of them.
+const maxLosses = 64
+
 // apply applies the events of a batch.
 func (f *feed) apply(now time.Time, payload []byte) (outcome stream.Outcome) {
 	d := &f.applier.dec
 	before := d.Bad
+	losses, claimed := 0, true // since the last loss something may have been claimed
 	if d.Begin(payload) != nil {
 		f.counts.BadBatches++
 		return f.lost(now)
@@ -244,11 +249,19 @@ func (f *feed) apply(now time.Time, payload []byte) (outcome stream.Outcome) {
 		switch d.Next() {
 		case wire.Event:
 			f.event(&d.Event)
+			claimed = true
 			if d.Event.Kind == prefix.Cleared {
 				outcome = stream.Emptied
 			}
 		case wire.Lost:
-			outcome = f.lost(now)
+			if !claimed {
+				continue // what there is, is in doubt already
+			}
+			if losses++; losses == maxLosses {
+				f.counts.BadBatches++
+				return f.lost(now)
+			}
+			claimed, outcome = false, f.lost(now)
 		case wire.Broken:
 			f.counts.BadBatches++
 			outcome = f.lost(now)

@@ -16,6 +16,7 @@ func (ix *Index) Apply(h Holder, e *prefix.Event) (out Outcome) {
 	x := &ix.holders[h]
 	switch e.Kind {
 	case prefix.Stored:
+		ix.help(helpStore * len(e.Hashes))
 		ix.stored(x, e, &out)
 	case prefix.Removed:
 		ix.removed(x, e, &out)

@@ -200,9 +200,10 @@ func (ix *Index) end(t *tenure) {
 	}
 	t.dead, t.private, t.several, t.byBlock = true, nil, nil, nil
 	ix.dead++
-	if t.blocks == 0 {
+	if ix.litter += t.blocks; t.blocks == 0 {
 		ix.bury(t)
 	}
+	ix.help(helpEnd)
 }
 
 // bury frees the number of a tenure that is in no set any more.

@@ -29,6 +29,7 @@ type Index struct {
 	order    []Holder      // the engines' holders, by engine and rank
 	live     int           // blocks in sight
 	dead     int           // tenures that have ended and still have claims
+	litter   int           // claims of theirs, by block
 	sweepAt  uint32        // the block that Sweep looks at next
 	path     []uint32      // scratch of prove
 	ahead    [32]chain.Key // scratch of stored

@@ -5,6 +5,26 @@ package index
 func (ix *Index) Sweep(blocks int) (more bool) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
+	return ix.sweep(blocks)
+}
+
+// What ends claims, and what makes new ones, sweeps a part itself while there is much to be swept: a holder that begins anew all the time
+// would leave more behind than whoever calls Sweep takes away, up to all the memory that there is, and each change of a holder costs what
+// there are of tenures.
+const (
+	muchDead   = 64      // tenures; a fleet that is restarted has one for each rank, and is swept at leisure
+	muchLitter = 1 << 20 // claims, 50 MB
+	helpEnd    = 1024    // blocks, 50 µs, for a tenure that ends
+	helpStore  = 4       // blocks for one that is stored: so no more is left behind than half of what the index holds
+)
+
+func (ix *Index) help(blocks int) {
+	if ix.dead > muchDead || ix.litter > muchLitter {
+		ix.sweep(blocks)
+	}
+}
+
+func (ix *Index) sweep(blocks int) (more bool) {
 	ix.epochs.reclaim(ix.give)
 	end := uint32(len(*ix.blocks.dir.Load())) << chunkBits
 	for ; blocks > 0 && ix.dead > 0; blocks-- {
@@ -34,6 +54,7 @@ func (ix *Index) sweepBlock(id, set uint32) {
 		}
 		set = ix.sets.with(set, t.no, 0)
 		ix.put(id, set)
+		ix.litter--
 		if t.blocks--; t.blocks == 0 {
 			ix.bury(t)
 		}
