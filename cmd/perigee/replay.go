@@ -50,6 +50,9 @@ type replayCmd struct {
 	EventLoss   float64       `default:"0" help:"The share of it that never arrives, 0 to 1."`
 	EventRepair time.Duration `default:"1s" help:"How long it takes to get news of an engine's cache that were lost, once their loss is noticed; 0: they never come, and what was known of it is withdrawn."`
 	ReportDelay time.Duration `default:"0s" help:"How long load reports are under way beyond --event-delay."`
+	Peers       bool          `help:"The gateways tell each other what they send."`
+	PeerDelay   time.Duration `default:"50ms" help:"How long that is under way."`
+	PeerLoss    float64       `default:"0" help:"The share of it that never arrives, 0 to 1; all is told again once a second."`
 	Fail        []string      `placeholder:"engine=N,at=D,for=D" sep:"none" help:"Engine N, from 0, fails at a time and returns empty after another, or never without for; may be repeated."`
 	Attempts    int           `placeholder:"3" help:"Selections that a request gets when engines fail, 1 to 3. Default: as the configuration says, or 3."`
 
@@ -180,7 +183,10 @@ func (c *replayCmd) options() (replay.Options, error) {
 		Spread:  map[string]replay.Spread{"round_robin": replay.SpreadRoundRobin, "hash": replay.SpreadHash}[c.Spread],
 
 		ReportEvery: c.ReportEvery, EventDelay: c.EventDelay, EventLoss: c.EventLoss, Attempts: c.Attempts,
-		EventRepair: c.EventRepair, ReportDelay: c.ReportDelay,
+		EventRepair: c.EventRepair, ReportDelay: c.ReportDelay, Peers: c.Peers, PeerDelay: c.PeerDelay, PeerLoss: c.PeerLoss,
+	}
+	if c.PeerDelay == 0 {
+		o.PeerDelay = -1
 	}
 	if c.EventRepair == 0 {
 		o.EventRepair = -1
@@ -188,8 +194,8 @@ func (c *replayCmd) options() (replay.Options, error) {
 	if c.Step == 0 {
 		o.Engine.Timing.StepFixed = -1 // the engine's word for nothing
 	}
-	if !(c.Rate > 0) || c.ReportEvery < 0 || c.EventRepair < 0 {
-		return replay.Options{}, errors.New("rate, report-every, event-repair: choose a number above 0")
+	if !(c.Rate > 0) || c.ReportEvery < 0 || c.EventRepair < 0 || c.PeerDelay < 0 {
+		return replay.Options{}, errors.New("rate, report-every, event-repair, peer-delay: choose a number above 0")
 	}
 	for _, text := range c.Fail {
 		f, err := parseOutage(text)

@@ -30,4 +30,5 @@ const (
 	forChoice
 	forOther
 	forNews
+	forPeers
 )

@@ -26,6 +26,7 @@ type gateway struct {
 	numbers  []uint32 // of the engines
 	source   source
 	memo     prefix.Memo
+	peers    *peers // nil: nobody tells it anything
 }
 
 // someTokens stand for a prompt's: there must be some for a source to be asked, and ours does not read them.
@@ -38,6 +39,9 @@ func newGateway(s *sim, index int, c Contender, model string) (*gateway, error) 
 		tracker: &load.Tracker{}, born: make([]int, len(s.engines)), links: make([]link, len(s.engines)),
 	}
 	g.source.gateway = g
+	if s.o.Peers {
+		g.meet()
+	}
 	var err error
 	if g.resolver, err = c.Build(model, seed, &Baselines{sim: s, gateway: g}); err != nil {
 		return nil, err
@@ -46,6 +50,7 @@ func newGateway(s *sim, index int, c Contender, model string) (*gateway, error) 
 		id := s.res.Engines[i].ID
 		w := g.registry.Put(fleet.Spec{ID: id, Kind: fleet.SGLang, Models: []string{model}, Ranks: 1})
 		g.numbers = append(g.numbers, w.No)
+		g.peers.knows(w.Load)
 		g.links[i].holds = map[engine.BlockHash]struct{}{}
 		if s.o.Reports != NoReports {
 			// Each pair has its own phase, as in the gateway: engines are not asked all at once.
@@ -62,6 +67,7 @@ func wall(at time.Duration) time.Time { return time.Unix(0, int64(at)) }
 // dispatch selects an engine for r and sends it there, as often as a request is tried.
 func (g *gateway) dispatch(r *request) error {
 	s := g.sim
+	g.peers.expire(wall(s.now))
 	g.memo.Reset(prefix.Query{Model: "model", Tokens: someTokens})
 	for r.attempts < s.o.Attempts {
 		g.req = bucket.Request{

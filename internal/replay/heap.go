@@ -10,13 +10,15 @@ import (
 type kind uint8
 
 const (
-	wake   kind = iota // the engine's core has something to do
-	poll               // the gateway asks the engine for its load
-	answer             // and gets it
-	fail               // the engine fails
-	back               // the engine returns
-	told               // news of the engine's cache reach the gateway
-	mended             // what the gateway missed of them is there
+	wake    kind = iota // the engine's core has something to do
+	poll                // the gateway asks the engine for its load
+	answer              // and gets it
+	fail                // the engine fails
+	back                // the engine returns
+	told                // news of the engine's cache reach the gateway
+	mended              // what the gateway missed of them is there
+	restate             // the gateway tells the others all it has in prefill
+	heard               // a gateway hears what another told
 )
 
 // event is something that will happen.
@@ -29,6 +31,7 @@ type event struct {
 	// stamp tells a wake that is still wanted from one that a later one replaced, and numbers an engine's polls.
 	stamp  uint64
 	report *load.RankReport // of an answer
+	word   *word            // of what is heard
 }
 
 func (e *event) before(o *event) bool {

@@ -82,6 +82,12 @@ type Options struct {
 	// ReportDelay is how long load reports are under way beyond EventDelay. 0: none.
 	ReportDelay time.Duration
 
+	// Peers has gateways tell each other what they send. PeerDelay is how long that is under way, default 50 ms; below 0: no time. PeerLoss is the share
+	// that never arrives, 0 to 1. Everything is told again once a second.
+	Peers     bool
+	PeerDelay time.Duration
+	PeerLoss  float64
+
 	Outages []Outage
 	// Attempts is how many selections a request gets, 1 to 3; default 3, the gateway's.
 	Attempts int
@@ -100,6 +106,8 @@ const (
 	DefaultEngines     = 8
 	DefaultReportEvery = time.Second
 	DefaultAttempts    = 3
+	// DefaultPeerDelay is a batch of 20 ms and a slow network.
+	DefaultPeerDelay = 50 * time.Millisecond
 	// DefaultKVBlocks of DefaultBlockSize tokens: 1.5 million tokens an engine, those of the public router simulations that we
 	// compare with.
 	DefaultKVBlocks  = 3000
@@ -126,6 +134,7 @@ func (o Options) WithDefaults() Options {
 	def(&o.ReportEvery, DefaultReportEvery)
 	def(&o.Attempts, DefaultAttempts)
 	def(&o.EventRepair, DefaultEventRepair)
+	def(&o.PeerDelay, DefaultPeerDelay)
 	def(&o.Engine.KVBlocks, DefaultKVBlocks)
 	def(&o.Engine.BlockSize, DefaultBlockSize)
 	capacity := o.Engine.KVBlocks * o.Engine.BlockSize
@@ -165,6 +174,8 @@ func (o *Options) Validate() error {
 	say(o.EventDelay >= 0 && o.EventDelay <= time.Hour, "event delay: choose 0 to 1h")
 	say(o.EventRepair <= time.Hour, "event repair: choose up to 1h")
 	say(o.ReportDelay >= 0 && o.ReportDelay <= time.Hour, "report delay: choose 0 to 1h")
+	say(o.PeerDelay <= time.Hour, "peer delay: choose 0 to 1h")
+	say(o.PeerLoss >= 0 && o.PeerLoss <= 1, "peer loss: choose 0 to 1")
 	say(o.EventLoss >= 0 && o.EventLoss <= 1, "event loss: choose 0 to 1")
 	say(o.Attempts >= 1 && o.Attempts <= DefaultAttempts, "attempts: choose 1 to 3")
 	for i, f := range o.Outages {

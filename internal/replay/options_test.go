@@ -18,6 +18,8 @@ func TestOptionsRefused(t *testing.T) {
 		"report interval: choose":   {ReportEvery: 1},
 		"event delay: choose":       {EventDelay: -1},
 		"event loss: choose":        {EventLoss: 1.5},
+		"peer delay: choose":        {PeerDelay: 2 * time.Hour},
+		"peer loss: choose":         {PeerLoss: -0.5},
 		"attempts: choose":          {Attempts: 4},
 		"there is no engine 8":      {Outages: []Outage{{Engine: 8}}},
 		"times are not negative":    {Outages: []Outage{{Engine: 1, At: -1}}},

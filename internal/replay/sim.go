@@ -160,6 +160,10 @@ func (s *sim) step() {
 		if ev.stamp == uint64(e.born) && e.core != nil {
 			s.gateways[ev.gateway].links[ev.engine].mend(true)
 		}
+	case restate:
+		s.gateways[ev.gateway].restate()
+	case heard:
+		s.gateways[ev.gateway].heard(ev.word)
 	case fail:
 		e.fail()
 	case back:

@@ -146,9 +146,9 @@ func everything(t testing.TB, j Job) []byte {
 func TestSameBytes(t *testing.T) {
 	j := Job{
 		Trace: requests(t, 40*time.Second), TraceName: "slice",
-		Contenders: contenders(t, "round_robin", "load_based", "power_of_two", replay.PrefixAffinity, replay.PowerOfTwoWork, replay.Oracle),
+		Contenders: contenders(t, "round_robin", "cost", "power_of_two", replay.PrefixAffinity, replay.PowerOfTwoWork, replay.Oracle),
 		Options: replay.Options{
-			Seed: 7, Gateways: 3, Spread: replay.SpreadHash, EventDelay: 300 * time.Millisecond, EventLoss: 0.1,
+			Seed: 7, Gateways: 3, Spread: replay.SpreadHash, EventDelay: 300 * time.Millisecond, EventLoss: 0.1, Peers: true, PeerLoss: 0.1,
 			// Many requests are orphans at once here, which a map holds.
 			Outages: []replay.Outage{{Engine: 2, At: 15 * time.Second, For: 10 * time.Second}, {Engine: 5, At: 25 * time.Second}},
 		},
@@ -228,12 +228,12 @@ func TestMemoryDoesNotGrow(t *testing.T) {
 func TestReportForms(t *testing.T) {
 	j := Job{
 		Trace: requests(t, 60*time.Second), TraceName: "a <b> & c", Contenders: contenders(t, replay.Names()...),
-		Options: replay.Options{Seed: 1, Outages: []replay.Outage{{Engine: 1, At: time.Second, For: 2 * time.Second}}},
+		Options: replay.Options{Seed: 1, Peers: true, Outages: []replay.Outage{{Engine: 1, At: time.Second, For: 2 * time.Second}}},
 	}
 	j.Contenders[0].Name = "round <robin>"
 	r := mustRun(t, j)
 	text := r.Text()
-	for _, want := range []string{"engine 1 down from 1 s to 3 s", "round <robin>", "oracle", "TTFT mean", "rejected"} {
+	for _, want := range []string{"engine 1 down from 1 s to 3 s", "gateways tell each other what they send, 0.05 s under way, 0 % lost", "round <robin>", "oracle", "TTFT mean", "rejected"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the table has no %q:\n%s", want, text)
 		}

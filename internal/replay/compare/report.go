@@ -29,7 +29,14 @@ type Conditions struct {
 	EventLoss   float64  `json:"event_loss"`
 	EventRepair *float64 `json:"event_repair_seconds"` // null: what was lost never comes
 	ReportDelay float64  `json:"report_delay_seconds"`
+	Peers       *Peers   `json:"peers,omitempty"` // none: the gateways tell each other nothing
 	Outages     []Outage `json:"outages"`
+}
+
+// Peers is how what gateways tell each other arrives.
+type Peers struct {
+	Delay float64 `json:"delay_seconds"`
+	Loss  float64 `json:"loss"`
 }
 
 // Outage is one engine's.
@@ -110,6 +117,9 @@ func newReport(j *Job, results []*replay.Result) *Report {
 		EventDelay: o.EventDelay.Seconds(), EventLoss: o.EventLoss, Outages: []Outage{},
 	}}
 	r.Conditions.EventRepair, r.Conditions.ReportDelay = known(o.EventRepair.Seconds(), o.EventRepair >= 0), o.ReportDelay.Seconds()
+	if o.Peers {
+		r.Conditions.Peers = &Peers{Delay: max(o.PeerDelay, 0).Seconds(), Loss: o.PeerLoss}
+	}
 	for _, x := range o.Outages {
 		r.Conditions.Outages = append(r.Conditions.Outages, Outage{x.Engine, x.At.Seconds(), x.For.Seconds()})
 	}

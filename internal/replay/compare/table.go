@@ -62,6 +62,9 @@ func (r *Report) Text() string {
 	if c.EventLoss > 0 && c.EventRepair == nil {
 		b.WriteString(", none repaired")
 	}
+	if c.Peers != nil {
+		fmt.Fprintf(&b, "; gateways tell each other what they send, %g s under way, %g %% lost", c.Peers.Delay, 100*c.Peers.Loss)
+	}
 	for _, x := range c.Outages {
 		fmt.Fprintf(&b, "; engine %d down from %g s", x.Engine, x.At)
 		if x.For > 0 {
