@@ -12,10 +12,12 @@ import (
 
 // book is what one incarnation of a Manager has said. It is hidden until it is marked.
 type book struct {
-	l      *Ledger
-	trust  index.State
-	cut    Excess
-	spaces map[managerwire.Namespace]map[local.Domain]*shelf
+	l     *Ledger
+	trust index.State
+	cut   Excess
+	// manager is what it calls itself.
+	manager string
+	spaces  map[managerwire.Namespace]map[local.Domain]*shelf
 	// engines are registrations by the engine's URL, without a trailing slash.
 	engines map[string][]registration
 	// prices are the last ones, by URL and tier; they are told to prefix.Costs, and costed are the engines that have them from here, while live.
@@ -93,6 +95,7 @@ func (b *book) apply(now time.Time, payload []byte) (head managerwire.Head, ok b
 		b.drop()
 		return head, false
 	}
+	b.manager = b.dec.Head.Manager
 	b.events += uint64(b.dec.Len())
 	before := b.dec.Bad
 	for ok = true; ; {

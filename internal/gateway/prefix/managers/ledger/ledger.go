@@ -21,7 +21,6 @@ type Ledger struct {
 
 	epoch   uint64 // 0: nothing has come yet
 	proven  bool   // the live connection has told it: then no answer on another socket says otherwise
-	manager string
 	book    *book
 	ask     uint64 // the question under way, 0: none
 	counts  Counts
@@ -90,7 +89,7 @@ func (l *Ledger) Deadline() time.Time {
 // Status returns how the Manager is.
 func (l *Ledger) Status() Status {
 	return Status{
-		Stream: l.m.Status(), Epoch: l.epoch, Manager: l.manager, CutOff: l.book.cut, Namespaces: l.book.shelves, Attachments: l.book.attached,
+		Stream: l.m.Status(), Epoch: l.epoch, Manager: l.book.manager, CutOff: l.book.cut, Namespaces: l.book.shelves, Attachments: l.book.attached,
 		Claims: l.book.claims, Counts: l.counts, Lag: l.lag,
 	}
 }
@@ -221,9 +220,6 @@ func (l *Ledger) apply(now time.Time, payload []byte) stream.Outcome {
 		return stream.Emptied // all is known from here on
 	}
 	head, ok := l.book.apply(now, payload)
-	if head.Epoch != 0 {
-		l.manager = head.Manager
-	}
 	if head.Time > 0 {
 		l.lag = time.Duration(max(0, min(float64(now.UnixNano())-head.Time*1e9, math.MaxInt64/2)))
 	}
