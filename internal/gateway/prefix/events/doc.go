@@ -11,6 +11,8 @@
 //     counted, asked for again, and the claims are hidden if it does not come. Rejected: to wait for as long as it takes, since the
 //     index would be old without knowing it; and to drop at once, since a burst of a vLLM's 50,000 messages onto a machine with
 //     other work then cost the replay of half of them, which an engine sends while it publishes the rest.
+//   - Feeds of one applier take turns, so one that is flooded delays another by a turn (64 KiB, or one batch) and not by its queue. A replay waits
+//     for room instead of being dropped; what it may have waiting is bounded besides.
 //   - [Follower.Unfollow] and [Follower.Close] return when the sockets are closed, all goroutines have ended and the claims are gone. What was
 //     on its way then is dropped.
 //
