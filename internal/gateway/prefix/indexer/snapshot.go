@@ -2,6 +2,7 @@ package indexer
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -33,7 +34,7 @@ func (s *Server) Snapshot(r *indexpb.SnapshotRequest, out grpc.ServerStreamingSe
 	claims := make([]index.Claim, MaxClaims)
 	for _, c := range s.o.Store.Copyings(r.Model) {
 		url, there := s.o.URL(c.Engine)
-		if !there {
+		if !there || r.Engine != "" && r.Engine != url || len(r.Ranks) > 0 && !slices.Contains(r.Ranks, c.Rank) {
 			continue
 		}
 		if err := s.sendRank(c, url, claims, out); err != nil {

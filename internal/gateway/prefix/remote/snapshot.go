@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"time"
 
 	"github.com/perigee-llm/perigee/internal/chain"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix"
@@ -44,14 +45,25 @@ type Sink interface {
 	Void()
 }
 
+// Wanted is the rank of an engine that a snapshot is asked for.
+type Wanted struct {
+	// Model is any name that the engine goes by.
+	Model string
+	// URL is the engine's base, as it was registered; Engine is the gateway's number of it.
+	URL    string
+	Engine uint32
+	Rank   int32
+}
+
 // Snapshot asks for all that is claimed of a model, of the endpoint that answered last or the next that can, and hands it over. It takes as
 // long as the context allows, outside the bounds of look-ups. The errors are as of Lookup, or the sink's; what has ended before stands.
-func (x *Index) Snapshot(ctx context.Context, model string, into Sink) (err error) {
+func (x *Index) Snapshot(ctx context.Context, model string, into Sink) error {
 	first := int(x.c.preferred.Load())
+	var err error
 	for i := range x.c.endpoints {
 		e := x.c.endpoints[(first+i)%len(x.c.endpoints)]
 		s := snapshot{into: into, engines: x.c.o.Engines(model)}
-		err = classify(s.from(ctx, e, model))
+		err = classify(s.from(ctx, e, &indexpb.SnapshotRequest{Model: model}))
 		var away *prefix.Unavailable
 		if !errors.As(err, &away) || ctx.Err() != nil || s.any {
 			return err
@@ -59,6 +71,43 @@ func (x *Index) Snapshot(ctx context.Context, model string, into Sink) (err erro
 	}
 	return err
 }
+
+// SnapshotOf asks for one rank, of the endpoints in their order until one has begun it, and hands it over. Of the context's deadline each
+// gets an equal part of what is left with those behind it. It tells whether the rank was begun; if none has it, there is no error. The errors
+// are as of Lookup, or the sink's.
+func (x *Index) SnapshotOf(ctx context.Context, w Wanted, into Sink) (begun bool, err error) {
+	r := &indexpb.SnapshotRequest{Model: w.Model, Engine: w.URL, Ranks: []int32{w.Rank}}
+	for i, e := range x.c.endpoints {
+		ctx, cancel := part(ctx, len(x.c.endpoints)-i)
+		s := snapshot{into: only{into, w.Rank}, engines: map[string]uint32{w.URL: w.Engine}}
+		this := classify(s.from(ctx, e, r))
+		cancel()
+		if s.any {
+			return true, this
+		}
+		if this != nil {
+			err = this
+		}
+	}
+	return false, err
+}
+
+// part is a context for one of so many that share what is left of a deadline.
+func part(ctx context.Context, many int) (context.Context, context.CancelFunc) {
+	at, bounded := ctx.Deadline()
+	if !bounded || many == 1 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, time.Until(at)/time.Duration(many))
+}
+
+// only wants one rank.
+type only struct {
+	Sink
+	rank int32
+}
+
+func (o only) Begin(r Rank) bool { return r.Rank == o.rank && o.Sink.Begin(r) }
 
 // snapshot reads one.
 type snapshot struct {
@@ -76,10 +125,10 @@ type sinkError struct{ error }
 
 func (s sinkError) Unwrap() error { return s.error }
 
-func (s *snapshot) from(ctx context.Context, e *endpoint, model string) error {
+func (s *snapshot) from(ctx context.Context, e *endpoint, r *indexpb.SnapshotRequest) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	parts, err := indexpb.NewPrefixIndexClient(e.conn).Snapshot(ctx, &indexpb.SnapshotRequest{Model: model})
+	parts, err := indexpb.NewPrefixIndexClient(e.conn).Snapshot(ctx, r)
 	if err != nil {
 		return err
 	}

@@ -109,6 +109,11 @@ func (m *Machine) Applied(now time.Time, o Outcome) []Action {
 	case Lossy:
 		m.whole, m.partWhy, m.partSince = false, Unreadable, now
 		m.counts.Losses++
+	case Holed:
+		if !m.whole {
+			return nil
+		}
+		m.whole, m.partWhy, m.partSince = false, Unplaced, now
 	}
 	m.marked = m.Trust()
 	return append(out, Action{Kind: Mark})

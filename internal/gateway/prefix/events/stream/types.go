@@ -54,15 +54,16 @@ const (
 	TooLate             // the replay no longer has what is missing
 	ReplayFailed        // the replay did not come
 	Unreadable          // a batch, or a removal in one, could not be read
+	Unplaced            // a block was stored while the claims were copied, on one that was gone by then
 )
 
 // String returns the reason's name as it stands in metrics and answers.
 func (r Reason) String() string {
-	if r > Unreadable {
+	if r > Unplaced {
 		return "invalid"
 	}
 	return [...]string{
-		"", "connecting", "joining", "no_event", "gap", "disconnected", "overflow", "restarted", "replay_too_late", "replay_failed", "unreadable",
+		"", "connecting", "joining", "no_event", "gap", "disconnected", "overflow", "restarted", "replay_too_late", "replay_failed", "unreadable", "unplaced",
 	}[r]
 }
 
@@ -187,6 +188,7 @@ const (
 	Plain   Outcome = iota
 	Emptied         // the engine said that it holds nothing any more
 	Lossy           // something may have been taken away that could not be read; whoever applied it has doubted the claims at that place
+	Holed           // the claims are good, and no longer all there is: a block could not be placed
 )
 
 // Counts is what became of batches and replays, since the machine was made.

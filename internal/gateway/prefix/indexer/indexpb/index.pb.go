@@ -302,7 +302,11 @@ func (x *Domain) GetBlockSize() uint32 {
 type SnapshotRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// model is as in LookupRequest.
-	Model         string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	// engine is the base URL of the only engine that is wanted, and ranks are those of its ranks that are; empty: all. A service that does not
+	// know these fields sends all, which the reader has to expect.
+	Engine        string  `protobuf:"bytes,2,opt,name=engine,proto3" json:"engine,omitempty"`
+	Ranks         []int32 `protobuf:"varint,3,rep,packed,name=ranks,proto3" json:"ranks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -342,6 +346,20 @@ func (x *SnapshotRequest) GetModel() string {
 		return x.Model
 	}
 	return ""
+}
+
+func (x *SnapshotRequest) GetEngine() string {
+	if x != nil {
+		return x.Engine
+	}
+	return ""
+}
+
+func (x *SnapshotRequest) GetRanks() []int32 {
+	if x != nil {
+		return x.Ranks
+	}
+	return nil
 }
 
 // SnapshotPart is a part of a snapshot: for each rank a Rank, then Claims, then a RankEnd.
@@ -735,9 +753,11 @@ const file_internal_gateway_prefix_indexer_indexpb_index_proto_rawDesc = "" +
 	"\x06Domain\x12\x12\n" +
 	"\x04base\x18\x01 \x01(\tR\x04base\x12\x1d\n" +
 	"\n" +
-	"block_size\x18\x02 \x01(\rR\tblockSize\"'\n" +
+	"block_size\x18\x02 \x01(\rR\tblockSize\"U\n" +
 	"\x0fSnapshotRequest\x12\x14\n" +
-	"\x05model\x18\x01 \x01(\tR\x05model\"\xa7\x01\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x12\x16\n" +
+	"\x06engine\x18\x02 \x01(\tR\x06engine\x12\x14\n" +
+	"\x05ranks\x18\x03 \x03(\x05R\x05ranks\"\xa7\x01\n" +
 	"\fSnapshotPart\x12,\n" +
 	"\x04rank\x18\x01 \x01(\v2\x16.perigee.index.v1.RankH\x00R\x04rank\x122\n" +
 	"\x06claims\x18\x02 \x01(\v2\x18.perigee.index.v1.ClaimsH\x00R\x06claims\x12-\n" +
