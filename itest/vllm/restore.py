@@ -5,11 +5,11 @@ else has: then nothing can be restored or found in its own cache, which each suc
 starting one is what takes the time; the order of ORDER at the end matters.
 """
 
+import atexit
 import json
 import os
 import pathlib
 import random
-import re
 import signal
 import socket
 import statistics
@@ -25,7 +25,7 @@ from fleet import BIN, BLOCK, LOGS, MODEL, ROOT, Server, Stopwatch, ask, at_once
 BLOCKS = 300  # of 32 tokens: two prompts of 4,000 tokens fit, a third evicts
 MAX_LEN = 8000
 PAGE = 128 << 10  # bytes: 4 layers, keys and values of 2 heads of 64 in float32, 32 tokens
-SLOTS = 4096  # of the pool: 512 MiB
+SLOTS = 8192  # of the pool: 1 GiB, more than all of this saves before Flipped empties it
 ANSWER = 16  # tokens
 LENGTHS = (100, 129, 500, 1000, 1025, 1999, 3000, 4000)
 watch = Stopwatch()
@@ -38,10 +38,10 @@ class Manager:
 
     def __init__(self, folder):
         self.socket, self.port = os.path.join(folder, "cache.sock"), free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url, self.server = f"http://127.0.0.1:{self.port}", None
 
     def start(self, pool=SLOTS * PAGE):
-        self.server = Server("qualify-cache", [BIN, "cache", "--socket", self.socket, "--pool-bytes", str(pool), "--admin", f"127.0.0.1:{self.port}"])
+        self.server = Server("restore-manager", [BIN, "cache", "--socket", self.socket, "--pool-bytes", str(pool), "--admin", f"127.0.0.1:{self.port}"])
         self.server.ready()
 
     def kill(self):
@@ -87,12 +87,13 @@ class Engine:
     def start(self, *more, **extra):
         transfer = {
             "kv_connector": "SlowConnector", "kv_connector_module_path": "slow_loads", "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
-            "kv_connector_extra_config": {"socket": self.manager.socket, "instance": "restore"} | extra,
+            # Budgets that a busy machine does not use up: what is checked is that all is restored.
+            "kv_connector_extra_config": {"socket": self.manager.socket, "instance": "restore", "lookup_ms": 3000, "save_ms": 5000} | extra,
         }
         path = f"{ROOT / 'python'}:{ROOT / 'itest/vllm'}"
         with watch.row("an engine, from nothing to ready"):
-            self.server = Server("qualify-restore", [
-                "env", f"PYTHONPATH={path}", f"PERIGEE_SLOW_LOADS={self.slow}", ROOT / "scripts/vllm/serve.sh", "--name", "qualify-restore", "--port", self.port,
+            self.server = Server("restore-engine", [
+                "env", f"PYTHONPATH={path}", f"PERIGEE_SLOW_LOADS={self.slow}", ROOT / "scripts/vllm/serve.sh", "--name", "restore-engine", "--port", self.port,
                 "--blocks", BLOCKS, "--block-size", BLOCK, "--max-len", MAX_LEN, "--cpus", "0", "--dev", "--", "--kv-transfer-config", json.dumps(transfer), *more])
             self.server.ready()
 
@@ -102,7 +103,7 @@ class Engine:
                 raise AssertionError("the engine did not end in order")
 
     def kill(self):
-        os.killpg(int((LOGS / "qualify-restore.pgid").read_text()), signal.SIGKILL)
+        os.killpg(int((LOGS / "restore-engine.pgid").read_text()), signal.SIGKILL)
         self.server.child.wait()
         self.server.child.stdout.close()
 
@@ -270,11 +271,11 @@ class Restored(Case):
 class Preempted(Case):
     def test_preemption(self):
         """Eight requests that do not fit: the engine takes blocks from some of them and restores those later."""
-        prompts = [tokens(f"preempted {i}", 1000) for i in range(8)]
-        want = [self.computed(p, 300) for p in prompts]
+        prompts = [tokens(f"preempted {i}", 1180) for i in range(8)]  # 37 blocks each, and 39 at the end: 296 of 300 and 312
+        want = [self.computed(p, 60) for p in prompts]
         self.empty()
         before, loads = engine.number("num_preemptions_total"), manager.number("restores_total", "whole")
-        got = at_once([lambda p=p: self.say(p, 300) for p in prompts])
+        got = at_once([lambda p=p: self.say(p, 60) for p in prompts])
         n = engine.number("num_preemptions_total") - before
         self.assertEqual([a.ids for a in got], want)
         self.assertGreater(n, 0, "nothing was preempted: the check is worth nothing")
@@ -305,9 +306,9 @@ class Aborted(Case):
         wait_until(engine.idle, "the engine is idle")
         wait_until(lambda: manager.number("restores_total") - before > 0, "the load that was under way has ended")
         wait_until(lambda: manager.number("pinned_bytes") == 0, "nothing is pinned")
-        self.assertEqual(engine.number("kv_cache_usage_perc"), 0, "the blocks are free again")
         got = self.say(p)
         self.assertEqual(got.ids, want)
+        wait_until(lambda: engine.number("kv_cache_usage_perc") == 0, "the blocks are free again")
 
     def test_many_aborts(self):
         prompts = [tokens(f"many {i}", 1500) for i in range(6)]
@@ -320,7 +321,7 @@ class Aborted(Case):
         wait_until(engine.idle, "the engine is idle")
         wait_until(lambda: manager.number("pinned_bytes") == 0, "nothing is pinned")
         self.assertEqual([self.say(p).ids for p in prompts], want)
-        self.assertEqual(engine.number("kv_cache_usage_perc"), 0)
+        wait_until(lambda: engine.number("kv_cache_usage_perc") == 0, "the blocks are free again")
 
 
 class Flipped(Case):
@@ -335,14 +336,6 @@ class Flipped(Case):
                     byte = os.pread(f.fileno(), 1, at)
                     n += os.pwrite(f.fileno(), bytes([byte[0] ^ 4]), at)
         return n
-
-    def used(self):
-        """The slots with something in them."""
-        return [i for i in range(SLOTS) for path in manager.arenas() if any(self.read(path, i * PAGE, 4096))]
-
-    def read(self, path, at, n):
-        with open(path, "rb", buffering=0) as f:
-            return os.pread(f.fileno(), n, at)
 
     def begin(self, name):
         manager.flush()
@@ -556,8 +549,8 @@ class Times(Case):
             self.say(p)
             self.saved()
             restored, computed = [], []
-            for i in range(7):
-                self.empty()
+            for i in range(5):
+                engine.reset()
                 loads = engine.counters()["external"]
                 restored.append(self.first(p))
                 self.assertEqual(engine.counters()["external"] - loads, restorable(n))
@@ -572,7 +565,17 @@ manager = Manager(folder.name)
 engine = Engine(manager, folder.name)
 
 
+def sweep():
+    """What an interrupted run leaves."""
+    for server in (engine.server, manager.server):
+        if server is not None and server.child.poll() is None:
+            server.child.send_signal(signal.SIGCONT)
+            server.child.terminate()
+
+
 def setUpModule():
+    atexit.register(sweep)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     unittest.addModuleCleanup(folder.cleanup)
     manager.start()
     unittest.addModuleCleanup(lambda: manager.server.child.poll() is None and manager.stop())
@@ -581,12 +584,10 @@ def setUpModule():
     wait_until(manager.registered, "the engine has registered")
 
 
-ORDER = [Restored, Times, Preempted, Aborted, Flipped, Fresh, Lost]
+ORDER = [Restored, Times, Preempted, Aborted, Flipped, Lost, Fresh]
 
 
 def load_tests(loader, *_):
-    if any(p for p in getattr(loader, "testNamePatterns", None) or ()):
-        pass
     return unittest.TestSuite(loader.loadTestsFromTestCase(c) for c in ORDER)
 
 

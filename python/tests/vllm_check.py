@@ -177,7 +177,7 @@ class Scheduling(unittest.TestCase):
                         if got and r.random() < 0.7:
                             self.s.allocated(q, range(100), got if r.random() < 0.9 else 0)
                     case 2 | 3:
-                        waiting = [a for a in self.b.asked if a.state == brokering.ASKED]
+                        waiting = [a for a in self.b.asked[-8:] if a.state == brokering.ASKED]
                         if waiting:
                             a = r.choice(waiting)
                             self.b.answer(a, r.randrange(len(a.names) // 32 + 1))
@@ -194,7 +194,7 @@ class Scheduling(unittest.TestCase):
                 self.s.ended(q)
             self.s.step({}, None)
             self.assertEqual((self.b.lent, self.s.tracked), (set(), {}))
-            self.assertGreater(loads, 50)
+            self.assertGreater(loads, 20)
 
 
 class FakeSession:
