@@ -18,6 +18,8 @@ func (d *decoder) compare(c *Config) {
 	}
 	d.compareDiscovery(&c.Discovery)
 	d.compareManagers(c.Managers)
+	d.comparePrefixIndex(c)
+	d.comparePeers(c.Peers)
 	d.compareNames(c.Models)
 	for i := range c.Models {
 		d.compareModel(index("models", i), &c.Models[i])

@@ -7,6 +7,8 @@ type Config struct {
 	Models       []Model // at least one
 	Discovery    Discovery
 	Managers     []Manager // nil: none is followed
+	PrefixIndex  PrefixIndex
+	Peers        *Peers    // nil: this gateway tells no other what it sends, and hears of none
 	Server       Server
 	ClientFields ClientFields
 	Breaker      Breaker
