@@ -19,12 +19,12 @@ type Ledger struct {
 	m     *stream.Machine
 	out   []Action // of this step
 
-	epoch   uint64 // 0: nothing has come yet
-	proven  bool   // the live connection has told it: then no answer on another socket says otherwise
-	book    *book
-	ask     uint64 // the question under way, 0: none
-	counts  Counts
-	lag     time.Duration
+	epoch  uint64 // 0: nothing has come yet
+	proven bool   // the live connection has told it: then no answer on another socket says otherwise
+	book   *book
+	ask    uint64 // the question under way, 0: none
+	counts Counts
+	lag    time.Duration
 
 	// The snapshot that is being taken, and whether something in it could not be used.
 	staged *book
