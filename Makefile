@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
-FUZZTIME ?= 5s
+FUZZTIME ?= 3s
 BENCH ?= .
 COUNT ?= 5
 DURATION ?= 2s

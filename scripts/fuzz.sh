@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Runs every fuzz test for FUZZTIME (default 5s) each. An input that fails is left under testdata/fuzz/ of its package:
+# Runs every fuzz test for FUZZTIME (default 3s) each. An input that fails is left under testdata/fuzz/ of its package:
 # commit it with the fix, plain `go test` replays it from then on.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-time=${FUZZTIME:-5s}
+time=${FUZZTIME:-3s}
 
 # Only packages whose tests name a fuzz function are compiled for the list.
 dirs=$(git ls-files -co --exclude-standard -- '*_test.go' | while IFS= read -r f; do
