@@ -100,6 +100,9 @@ func (m *Manager) say(lost bool, events []managerwire.Event) {
 	}
 }
 
+// Raw publishes frames that it knows nothing of.
+func (m *Manager) Raw(frames ...[]byte) { m.pub.Publish(frames...) }
+
 // Forget empties the replay's buffer.
 func (m *Manager) Forget() {
 	m.mu.Lock()
