@@ -35,6 +35,10 @@ var arrows = map[string][]string{
 	"internal/gateway/prefix/events/stream": {},                                                                                             // what to believe of a numbered stream
 	"internal/gateway/prefix/events/wire":   {"internal/chain", "internal/gateway/prefix", "internal/gateway/load", "internal/managerwire"}, // bytes to the words of prefix, to load reports and to what Managers say
 
+	// What gateways tell each other.
+	"internal/gateway/peers/wire": {},
+	"internal/gateway/peers":      {"internal/gateway/peers/wire", "internal/gateway/fleet", "internal/gateway/load", "internal/zmtp"},
+
 	// What Cache Managers tell gateways: one half writes it, the other reads it.
 	"internal/managerwire":             {"internal/chain"},
 	"internal/managerwire/managertest": {"internal/managerwire", "internal/zmtp"}, // a Manager for tests
@@ -59,6 +63,10 @@ var arrows = map[string][]string{
 		"internal/chain", "internal/gateway/prefix", "internal/gateway/prefix/index", "internal/gateway/prefix/indexer/indexpb", "internal/gateway/prefix/remote/kvindexerpb", "internal/gateway/prefix/remote/pagehash",
 	},
 
+	"internal/gateway/prefix/warm": { // what others know already, for who has just begun
+		"internal/gateway/prefix", "internal/gateway/prefix/events", "internal/gateway/prefix/index", "internal/gateway/prefix/remote",
+	},
+
 	"internal/gateway/indexd": { // the shell of perigee index
 		"internal/gateway/config", "internal/gateway/fleet", "internal/gateway/fleet/introspect", "internal/gateway/fleet/keeper", "internal/gateway/prefix/events",
 		"internal/gateway/prefix/events/stream", "internal/gateway/prefix/indexer", "internal/gateway/prefix/local",
@@ -78,10 +86,12 @@ var arrows = map[string][]string{
 	// The daemon joins the core to the channel, the pool and the admin listener.
 	"internal/cache/manager": {
 		"internal/cache/channel", "internal/cache/channel/wire", "internal/cache/core", "internal/cache/state", "internal/cache/storage/pool", "internal/cache/storage/pool/layout",
-		"internal/chain",
+		"internal/chain", "internal/cache/events", "internal/cache/events/book", "internal/managerwire",
 	},
-	"internal/cache/channel/wire": {"internal/cache/core", "internal/cache/state", "internal/chain"}, // the bytes between engines and the Manager
-	"internal/cache/fingerprint":  {"internal/cache/state"},                                          // reads model directories
+	"internal/cache/events/book":  {"internal/chain", "internal/managerwire"},                                                // what to tell gateways
+	"internal/cache/events":       {"internal/cache/events/book", "internal/chain", "internal/managerwire", "internal/zmtp"}, // its sockets
+	"internal/cache/channel/wire": {"internal/cache/core", "internal/cache/state", "internal/chain"},                         // the bytes between engines and the Manager
+	"internal/cache/fingerprint":  {"internal/cache/state"},                                                                  // reads model directories
 
 	// The shell of the gateway. What reads engines fills the core's types; only api joins the two.
 	"internal/gateway/api/body/lex":     {}, // JSON tokens: requests and answers are scanned by the same rules

@@ -13,6 +13,9 @@
 //     other work then cost the replay of half of them, which an engine sends while it publishes the rest.
 //   - Feeds of one applier take turns, so one that is flooded delays another by a turn (64 KiB, or one batch) and not by its queue. A replay waits
 //     for room instead of being dropped; what it may have waiting is bounded besides.
+//   - What was copied from somebody else ([Target.Past]) counts only when the engine's own replay has proven that it is still the process of
+//     which the copy is. A block that was stored while the copy was made, on one that was gone by then, makes the rank partial. An engine
+//     whose blocks are of another size than the copy's is asked for everything itself.
 //   - [Follower.Unfollow] and [Follower.Close] return when the sockets are closed, all goroutines have ended and the claims are gone. What was
 //     on its way then is dropped.
 //
@@ -20,7 +23,7 @@
 //
 //	applier   one for each domain (base model): it alone touches the machines and the claims of its feeds
 //	engine    one for each engine: finds the sockets, starts and ends the feeds
-//	live      one for each feed that dials; of those that are dialled, one for each connection to a [hub]
+//	live      one for each feed that dials, which first gets the past; of those that are dialled, one for each connection to a [hub]
 //	replay    one for each feed with a replay socket
 //	load      one for each rank with a load stream
 //

@@ -45,6 +45,11 @@ type feed struct {
 	cutOff   bool
 	settleAt time.Time // when the index may forget what was doubted
 	told     [3]uint8  // state, reason and trust, as Hooks.Changed was told
+	// Of what was adopted from somebody else: that there is something; that a withdrawal came in between; that the engine's blocks are of
+	// another size; and that the batch at hand is before through, so that it was published while the claims were copied: a block may have been
+	// stored then on one that was removed before it was copied.
+	adopted, withdrawn, mistaken, splicing bool
+	through                                int64
 
 	loggedFrom time.Time // lines of the log are counted from then on
 	logged     int
@@ -66,24 +71,37 @@ func (e *engine) startFeed(src Source) *feed {
 	if f.replays != nil {
 		f.wg.Go(f.replays.run)
 	}
-	if src.Listen {
-		if err := e.f.hubs.join(f); err != nil {
-			e.f.o.Log.Warn("cannot listen for an engine's events", "worker", e.target.Worker.ID, "endpoint", src.Events, "error", err)
-			e.applier.call(func() { f.fault = err })
-		}
-	} else {
-		f.wg.Go(f.readLive)
+	if src.Listen && e.target.Past == nil { // at once, so that nobody sees it without its listener
+		f.listen()
+		return f
 	}
+	f.wg.Go(func() {
+		f.splice()
+		switch {
+		case f.ctx.Err() != nil:
+		case src.Listen:
+			f.listen()
+		default:
+			f.readLive()
+		}
+	})
 	return f
+}
+
+func (f *feed) listen() {
+	if err := f.e.f.hubs.join(f); err != nil {
+		f.e.f.o.Log.Warn("cannot listen for an engine's events", "worker", f.e.target.Worker.ID, "endpoint", f.src.Events, "error", err)
+		f.applier.call(func() { f.fault = err })
+	}
 }
 
 // end ends the readers, then drops what was claimed.
 func (f *feed) end() {
 	f.cancel()
+	f.wg.Wait() // before leaving: it may be about to join
 	if f.src.Listen {
 		f.e.f.hubs.leave(f)
 	}
-	f.wg.Wait()
 	f.applier.call(func() {
 		f.step(time.Now(), stream.Input{Kind: stream.Closed})
 		f.claims.Close()
@@ -200,6 +218,7 @@ func (f *feed) step(now time.Time, in stream.Input) {
 	for _, a := range f.m.Step(now, in) {
 		switch a.Kind {
 		case stream.Apply:
+			f.splicing = a.Batch.Seq < f.through
 			outcome := f.apply(now, a.Batch.Payload)
 			f.applier.release(a.Batch.Payload)
 			for range f.m.Applied(now, outcome) {
@@ -214,6 +233,7 @@ func (f *feed) step(now time.Time, in stream.Input) {
 		case stream.Withdraw:
 			f.claims.Withdraw()
 			f.cutOff, f.settleAt = false, time.Time{}
+			f.adopted, f.withdrawn, f.through = false, true, 0
 		case stream.Ask:
 			f.replays.ask(a.Ask, a.From)
 		case stream.Hangup:
@@ -221,6 +241,9 @@ func (f *feed) step(now time.Time, in stream.Input) {
 		}
 	}
 	f.changed(now)
+	if f.mistaken {
+		f.disown(now)
+	}
 }
 
 func (f *feed) doubt(now time.Time) {
@@ -307,6 +330,7 @@ func (f *feed) event(e *prefix.Event) {
 		f.counts.Refused++
 	default:
 		f.counts.Refused++
+		f.mistaken = f.mistaken || f.adopted && o.Result == index.OtherSize
 	}
 }
 

@@ -44,9 +44,12 @@ type Target struct {
 	// Open makes a rank known to the index; it is called when the rank's stream is found, and its result closed when it ends. It is
 	// needed for Needs.Prefix.
 	Open func(rank int32) Claims
+	// Past is asked once for each rank's stream, after Open and before its sockets are looked at, if the Claims can be copied to; nil: nobody
+	// else knows the engine.
+	Past PastOf
 }
 
-// same tells whether an engine that is followed as t need not be followed anew as o. What Open does is not compared.
+// same tells whether an engine that is followed as t need not be followed anew as o. What Open and Past do is not compared.
 func (t *Target) same(o *Target) bool {
 	return t.Worker.No == o.Worker.No && t.Worker.URL == o.Worker.URL && t.Worker.Kind == o.Worker.Kind && t.Domain == o.Domain && t.Needs == o.Needs &&
 		(t.Sources == nil) == (o.Sources == nil) && (t.Sources == nil || t.Sources.equal(o.Sources))

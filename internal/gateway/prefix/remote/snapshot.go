@@ -72,17 +72,20 @@ func (x *Index) Snapshot(ctx context.Context, model string, into Sink) error {
 	return err
 }
 
-// SnapshotOf asks for one rank, of the endpoints in their order until one has begun it, and hands it over. Of the context's deadline each
+// SnapshotOf asks for one rank, of the endpoint that answered last and the next ones until one has begun it, and hands it over. Of the context's deadline each
 // gets an equal part of what is left with those behind it. It tells whether the rank was begun; if none has it, there is no error. The errors
 // are as of Lookup, or the sink's.
 func (x *Index) SnapshotOf(ctx context.Context, w Wanted, into Sink) (begun bool, err error) {
 	r := &indexpb.SnapshotRequest{Model: w.Model, Engine: w.URL, Ranks: []int32{w.Rank}}
-	for i, e := range x.c.endpoints {
-		ctx, cancel := part(ctx, len(x.c.endpoints)-i)
+	n, first := len(x.c.endpoints), int(x.c.preferred.Load())
+	for i := range n {
+		e := x.c.endpoints[(first+i)%n]
+		ctx, cancel := part(ctx, n-i)
 		s := snapshot{into: only{into, w.Rank}, engines: map[string]uint32{w.URL: w.Engine}}
 		this := classify(s.from(ctx, e, r))
 		cancel()
 		if s.any {
+			x.c.preferred.Store(uint32((first + i) % n))
 			return true, this
 		}
 		if this != nil {

@@ -1,0 +1,99 @@
+package config
+
+import (
+	"net"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// PrefixIndex is what a gateway that keeps an index shares with others, and what it takes from them.
+type PrefixIndex struct {
+	// Listen is where the index is served, as host:port or unix:/path; empty: nowhere.
+	Listen string
+	// TokenFile has the token that those who ask must present; empty: none is asked for.
+	TokenFile string
+	// SnapshotFrom are who is asked at the start, joined with commas, the preferred one first; empty: nobody.
+	SnapshotFrom string
+	// SnapshotTokenFile has the token that is presented to them; empty: none.
+	SnapshotTokenFile string
+	SnapshotTimeout   time.Duration
+}
+
+func (p *PrefixIndex) fields() []field {
+	return []field{
+		{key: "listen", fixed: true, val: textIn(&p.Listen, "", checkIndexListen),
+			doc: "Where the index is served to others (`perigee.index.v1`, as by `perigee index`): `host:port`, or `unix:/path`. Off when not given. Beyond loopback it needs `token_file`."},
+		{key: "token_file", fixed: true, val: text(&p.TokenFile, ""), doc: "A file with the token that those who ask must present; read at the start. It can be read on the way: there is no TLS here."},
+		{key: "snapshot_from", fixed: true, val: textIn(&p.SnapshotFrom, "", checkIndexerURLs),
+			doc: "Who knows already what the engines hold: gateways with `listen`, or `perigee index` services. An http or https URL with a host, or `unix:` and a path; several joined with commas, the preferred one first. Asked once for each engine, in the first minute."},
+		{key: "snapshot_token_file", fixed: true, val: text(&p.SnapshotTokenFile, ""), doc: "A file with the token for those of `snapshot_from`; read at the start."},
+		{key: "snapshot_timeout", fixed: true, val: span(&p.SnapshotTimeout, 5*time.Second, time.Nanosecond, 5*time.Minute),
+			doc: "How long an engine may wait for its snapshot, for its turn too, before it is followed without; several of `snapshot_from` share it.",
+			why: "until then nothing is known of the engine, and five seconds are some five million blocks"},
+	}
+}
+
+// checkIndexListen judges where an index is served.
+func checkIndexListen(s string) (string, string) {
+	const cure = "write host:port or unix:/path"
+	if path, ok := strings.CutPrefix(s, "unix:"); ok {
+		if path == "" {
+			return quote(s) + " has no path", cure
+		}
+		return "", ""
+	}
+	_, port, err := net.SplitHostPort(s)
+	if n, numErr := strconv.Atoi(port); err != nil || numErr != nil || n < 0 || n > 65535 {
+		return quote(s) + " is no place to listen at", cure
+	}
+	return "", ""
+}
+
+func (d *decoder) comparePrefixIndex(c *Config) {
+	const at = "prefix_index"
+	p := &c.PrefixIndex
+	listen, from := at+".listen", at+".snapshot_from"
+	for key, needs := range map[string]string{"token_file": listen, "snapshot_token_file": from, "snapshot_timeout": from} {
+		if path := join(at, key); d.has(path) && !d.has(needs) && d.ok(path, at) {
+			d.faultAt(path, classMisuse, "has no effect without "+d.name(needs), "give that too, or remove it")
+		}
+	}
+	if p.Listen != "" && p.TokenFile == "" && d.ok(listen, at+".token_file") && isExposed(p.Listen) {
+		d.faultAt(listen, classValue, quote(p.Listen)+" can be reached from elsewhere, and whoever may ask can find out which prompts are in use", "give "+d.name(at+".token_file")+", or bind it to 127.0.0.1")
+	}
+	if (p.Listen != "" || p.SnapshotFrom != "") && d.clean("models") && d.clean(at) && !ownIndex(c.Models) {
+		d.warnAt(at, "has no effect: no policy looks prefixes up in the gateway's own index", "choose cache_aware or cost with prefix_provider radix_tree, or remove it")
+	}
+}
+
+// isExposed tells whether a listener can be reached from elsewhere.
+func isExposed(listen string) bool {
+	if strings.HasPrefix(listen, "unix:") {
+		return false
+	}
+	host, _, _ := net.SplitHostPort(listen)
+	return !isLoopback(host)
+}
+
+// ownIndex tells whether some policy looks prefixes up in the gateway's own index.
+func ownIndex(models []Model) bool {
+	own := func(p *Policy) bool {
+		provider, _ := p.Prefixes()
+		return p.NeedsPrefixes() && (provider == RadixTree || provider == "") // the default
+	}
+	for i := range models {
+		m := &models[i]
+		if own(&m.Policy) {
+			return true
+		}
+		for k := range m.Buckets {
+			for _, g := range m.Buckets[k].groups("") {
+				if own(&g.Policy) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
