@@ -21,6 +21,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet/keeper"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
+	"github.com/perigee-llm/perigee/internal/gateway/peers"
 	"github.com/perigee-llm/perigee/internal/gateway/upstream"
 	"github.com/perigee-llm/perigee/internal/telemetry"
 )
@@ -60,6 +61,7 @@ type Gateway struct {
 	keeper    *keeper.Keeper
 	absent    *absentees
 	prefixes  *prefixes
+	peers     *peers.Peers // nil: none
 	transport *upstream.Transport
 	// engineKeys stand before both ways to engines; asking is the keeper's.
 	engineKeys engineKeys
@@ -143,7 +145,7 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 		return nil, &FilesError{Faults: errs}
 	}
 	g := &Gateway{
-		log: o.Log, level: o.Level, seed: o.Seed, tracker: &load.Tracker{}, explain: explain.NewLog(o.DecisionLog), failed: make(chan error, 2),
+		log: o.Log, level: o.Level, seed: o.Seed, tracker: &load.Tracker{}, explain: explain.NewLog(o.DecisionLog), failed: make(chan error, 3),
 		registry:  fleet.NewRegistry(assemble.Breaker(&c.Breaker), c.Load.Freshness),
 		transport: upstream.New(upstream.Options{}), asking: keeper.NewClient(), metrics: telemetry.New(),
 		source: o.Source, nudge: make(chan struct{}, 1), files: held, seen: seen,
@@ -158,6 +160,9 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 	g.admin.cert.Store(held.adminCert)
 	g.prefixes = startPrefixes(g.registry, g.cfg.Load, g.asking, g.metrics, o.Log)
 	models, built, err := buildModels(c, held, o.Seed, nil, g.prefixes)
+	if err == nil {
+		err = g.prefixes.share(&c.PrefixIndex, held, g.failed)
+	}
 	if err != nil {
 		g.prefixes.close()
 		g.transport.Close()
@@ -182,7 +187,10 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 	}
 	select {
 	case <-g.keeper.Registered():
-		err = g.listen(ctx)
+		g.prefixes.shared.ready()
+		if err = g.meetPeers(c.Peers); err == nil {
+			err = g.listen(ctx)
+		}
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
@@ -369,6 +377,7 @@ func (g *Gateway) close() {
 	g.serving.Wait()
 	g.endWatch()
 	g.handlers.close()
+	g.leavePeers()
 	g.keeper.Close()
 	g.prefixes.close()
 	g.server.Close()

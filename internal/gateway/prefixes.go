@@ -7,11 +7,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/gateway/assemble"
 	"github.com/perigee-llm/perigee/internal/gateway/config"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+	"github.com/perigee-llm/perigee/internal/gateway/peers"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/events"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/local"
@@ -28,10 +30,13 @@ type prefixes struct {
 	store    *local.Store
 	own      *countedSource // the store as policies see it
 	remote   remoteSources
+	shared   shared
+	metrics  *telemetry.Metrics
 	urls     urls
 	costs    prefix.Costs // of restores
 	follower *events.Follower
 	managers *managers.Follower
+	others   atomic.Pointer[peers.Peers] // other gateways, to be shown; nil: none
 
 	changed chan struct{} // one place: a change while another is looked at is looked at after it
 	stop    context.CancelFunc
@@ -51,7 +56,7 @@ const (
 
 // startPrefixes begins to follow nobody. It is closed by its owner.
 func startPrefixes(r *fleet.Registry, c func() *config.Config, client *http.Client, m *telemetry.Metrics, log *slog.Logger) *prefixes {
-	p := &prefixes{registry: r, config: c, log: log, store: local.New(local.Options{}), changed: make(chan struct{}, 1)}
+	p := &prefixes{registry: r, config: c, log: log, metrics: m, store: local.New(local.Options{}), changed: make(chan struct{}, 1)}
 	p.own, p.remote.metrics = newCountedSource(p.store, m), m
 	p.follower = events.Start(events.Options{Client: client, Log: log})
 	p.managers = managers.Start(managers.Options{Store: p.store, Costs: &p.costs, Log: log})
@@ -126,6 +131,7 @@ func (p *prefixes) follow(v *fleet.View, c *config.Config) {
 		}
 		kept = append(kept, w.No)
 		t := events.Target{Worker: w, Domain: e.Base, Needs: n, Open: func(rank int32) events.Claims { return p.store.Open(e, rank) }}
+		t.Past = p.shared.pastOf(w.No, w.URL, e.Base)
 		if from := sources[w.ID]; from != nil {
 			s, err := from.Sources(w.URL, w.Ranks)
 			if err != nil { // a path for several ranks, say, which the configuration cannot know
@@ -185,6 +191,7 @@ func (p *prefixes) close() {
 	p.managers.Close()
 	p.running.Wait()
 	p.remote.close()
+	p.shared.close()
 }
 
 // eventSources returns the blocks of workers that say where they publish, by their ids.

@@ -187,6 +187,9 @@ func (p *prefixes) serveStatus(w http.ResponseWriter, _ *http.Request) {
 		}
 		answer["managers"] = described
 	}
+	if all := describePeers(p.others.Load()); len(all) > 0 {
+		answer["peers"] = all
+	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(answer) // a client that has left needs no answer
 }

@@ -75,7 +75,7 @@ func equal(t *testing.T, when string, sites ...*site) {
 // burst has each gateway send and see first tokens at random.
 func burst(rng *rand.Rand, sites []*site) (guards []*load.Guard) {
 	for range 400 {
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // on the fake clock
 		s := sites[rng.IntN(len(sites))]
 		if rng.IntN(3) < 2 || len(guards) == 0 {
 			g := s.tracker.Acquire(s.engine(rng.IntN(fleetSize)), time.Now(), load.StagePrefill, 1000, nil)
