@@ -77,10 +77,12 @@ type clientConn struct {
 	net.Conn
 	door   *door
 	closed sync.Once
-	late   atomic.Bool // a read met its deadline; since it was last idle
-	began  atomic.Bool // something was read; since it was last idle
-	served atomic.Bool // a handler ran since it was last active: the head was good
-	said   atomic.Bool // more than an alert of TLS was written since then
+	// reading and writing are the time-outs.
+	reading, writing deadline
+	late             atomic.Bool // a read met its deadline; since it was last idle
+	began            atomic.Bool // something was read; since it was last idle
+	served           atomic.Bool // a handler ran since it was last active: the head was good
+	said             atomic.Bool // more than an alert of TLS was written since then
 
 	// Of net/http's goroutine for the connection, which calls door.state.
 	last  http.ConnState
@@ -100,14 +102,34 @@ func (c *clientConn) CloseWrite() error {
 
 // Read implements net.Conn.
 func (c *clientConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	if n > 0 && !c.began.Load() {
-		c.began.Store(true)
+	for {
+		n, err := c.Conn.Read(p)
+		if n > 0 && !c.began.Load() {
+			c.began.Store(true)
+		}
+		if err != nil && errors.Is(err, os.ErrDeadlineExceeded) {
+			if !c.reading.passed(c.Conn.SetReadDeadline) && n == 0 {
+				continue
+			}
+			c.late.Store(true)
+		}
+		return n, err
 	}
-	if err != nil && errors.Is(err, os.ErrDeadlineExceeded) {
-		c.late.Store(true)
-	}
-	return n, err
+}
+
+// SetReadDeadline implements net.Conn.
+func (c *clientConn) SetReadDeadline(t time.Time) error {
+	return c.reading.set(t, c.Conn.SetReadDeadline)
+}
+
+// SetWriteDeadline implements net.Conn.
+func (c *clientConn) SetWriteDeadline(t time.Time) error {
+	return c.writing.set(t, c.Conn.SetWriteDeadline)
+}
+
+// SetDeadline implements net.Conn.
+func (c *clientConn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
 // longestAlert is more than an alert of TLS takes with its record, in bytes: the goodbye of a connection on which nothing else was said.
@@ -120,13 +142,23 @@ func (c *clientConn) Write(p []byte) (int, error) {
 	}
 	e := refused(p)
 	if e == nil {
-		return c.Conn.Write(p)
+		return c.write(p)
 	}
 	c.door.metrics.Refused.WithLabelValues(e.Code).Inc()
-	if _, err := c.Conn.Write(refusalOf(e)); err != nil {
+	if _, err := c.write(refusalOf(e)); err != nil {
 		return 0, err
 	}
 	return len(p), nil
+}
+
+func (c *clientConn) write(p []byte) (n int, err error) {
+	for {
+		k, err := c.Conn.Write(p[n:])
+		n += k
+		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) || c.writing.passed(c.Conn.SetWriteDeadline) {
+			return n, err
+		}
+	}
 }
 
 // Close implements net.Conn.

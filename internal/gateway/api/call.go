@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/perigee-llm/perigee/internal/gateway/api/body"
 	"github.com/perigee-llm/perigee/internal/gateway/api/sse"
 	"github.com/perigee-llm/perigee/internal/gateway/bucket"
@@ -26,9 +28,29 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 )
 
+// usual are the counters that nearly every request counts on, looked up once.
+type usual struct{ arrived, answered prometheus.Counter }
+
+func (c *call) countArrival() {
+	if c.r.Method == http.MethodPost {
+		c.usual.arrived.Inc()
+		return
+	}
+	c.s.Metrics.Requests.WithLabelValues(c.path, methodLabel(c.r.Method)).Inc()
+}
+
+func (c *call) countAnswer() {
+	if c.r.Method == http.MethodPost && c.status == http.StatusOK {
+		c.usual.answered.Inc()
+		return
+	}
+	c.s.Metrics.Responses.WithLabelValues(c.path, methodLabel(c.r.Method), strconv.Itoa(c.status)).Inc()
+}
+
 // call is one completion request from its arrival to its end. It belongs to the handler's goroutine.
 type call struct {
 	s       *Server
+	usual   *usual
 	v       *served // what it began under
 	caller  *keyring.Key
 	w       http.ResponseWriter
@@ -106,14 +128,17 @@ func (s *Server) completions(kind body.Kind) http.Handler {
 	if kind == body.Chat {
 		path = "/v1/chat/completions"
 	}
+	usual := usual{
+		arrived: s.Metrics.Requests.WithLabelValues(path, http.MethodPost), answered: s.Metrics.Responses.WithLabelValues(path, http.MethodPost, "200"),
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := &call{asked: questions.Get().(*asked), s: s, v: s.current.Load(), w: w, rc: http.NewResponseController(w), r: r, path: path, started: time.Now(), id: requestID(r.Header)}
+		c := &call{usual: &usual, asked: questions.Get().(*asked), s: s, v: s.current.Load(), w: w, rc: http.NewResponseController(w), r: r, path: path, started: time.Now(), id: requestID(r.Header)}
 		c.key = bits.RotateLeft64(s.Seed, 17) ^ s.requests.Add(1)*0x9e3779b97f4a7c15
 		s.active.Add(1)
 		defer s.active.Add(-1)
 		c.v.active.Add(1)
 		defer c.v.active.Add(-1)
-		s.Metrics.Requests.WithLabelValues(path, methodLabel(r.Method)).Inc()
+		c.countArrival()
 		w.Header()[headerRequestID] = []string{c.id}
 		c.serve(kind)
 		if c.broken {
@@ -407,7 +432,7 @@ func (c *call) finish() {
 		c.status, c.unanswered = statusClientLeft, true
 	}
 	m := c.s.Metrics
-	m.Responses.WithLabelValues(c.path, methodLabel(c.r.Method), strconv.Itoa(c.status)).Inc()
+	c.countAnswer()
 	if c.caller != nil {
 		m.KeyRequests.WithLabelValues(c.caller.Name, strconv.Itoa(c.status)).Inc()
 	}

@@ -17,6 +17,11 @@ import (
 // without having read it all.
 const writePatience = 5 * time.Millisecond
 
+// atOnce is how much is written without a time-out for it, which would cost the runtime a timer for each request: the least that systems buffer
+// for a connection is twice that, and an idle one's is empty. Where the system has no memory for it, the write waits as a request for an
+// answer does, until the request's context ends.
+const atOnce = 8 << 10
+
 // conn is one connection. It serves one request at a time.
 type conn struct {
 	net.Conn
@@ -27,6 +32,7 @@ type conn struct {
 	head   []byte      // of the request; its memory is used again
 	parts  [][]byte    // head and body, taken out as they are written; likewise
 	rest   net.Buffers // of parts
+	hasty  bool        // a write's time-out is set, and may have passed
 	served int         // answers read to their end
 	idleAt time.Time   // when it was put aside
 
@@ -105,17 +111,8 @@ func (c *conn) exchange(req *http.Request, pieces [][]byte) (*http.Response, err
 func (c *conn) write(pieces [][]byte) error {
 	c.parts = append(append(c.parts[:0], c.head), pieces...)
 	c.rest = c.parts
-	if _, ok := c.Conn.(*tls.Conn); !ok { // a TLS connection does not outlive a write that timed out
-		if err := c.SetWriteDeadline(time.Now().Add(writePatience)); err != nil {
-			return err
-		}
-		_, err := c.rest.WriteTo(c.Conn)
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
-			return err
-		}
-		if err := c.SetWriteDeadline(time.Time{}); err != nil {
-			return err
-		}
+	if whole, err := c.writeNow(c.small(pieces)); whole || err != nil {
+		return err
 	}
 	written := make(chan error, 1)
 	c.written = written
@@ -124,6 +121,44 @@ func (c *conn) write(pieces [][]byte) error {
 		written <- err
 	}()
 	return nil
+}
+
+// writeNow writes what the connection takes without much waiting, and tells whether that was all of it.
+func (c *conn) writeNow(small bool) (whole bool, err error) {
+	if _, ok := c.Conn.(*tls.Conn); ok { // it does not outlive a write that timed out
+		return false, nil
+	}
+	if small {
+		err = c.patience(time.Time{})
+	} else {
+		err = c.patience(time.Now().Add(writePatience))
+	}
+	if err != nil {
+		return false, err
+	}
+	_, err = c.rest.WriteTo(c.Conn)
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return err == nil, err
+	}
+	return false, c.patience(time.Time{})
+}
+
+// patience sets the time-out for writing.
+func (c *conn) patience(until time.Time) error {
+	if until.IsZero() && !c.hasty {
+		return nil
+	}
+	c.hasty = !until.IsZero()
+	return c.SetWriteDeadline(until)
+}
+
+// small tells whether head and body need no time-out.
+func (c *conn) small(pieces [][]byte) bool {
+	n := len(c.head)
+	for _, p := range pieces {
+		n += len(p)
+	}
+	return n <= atOnce
 }
 
 // answerWaits looks whether something can be read after a write failed, for as long as a packet may be under way.

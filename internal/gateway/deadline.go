@@ -1,0 +1,58 @@
+package gateway
+
+import (
+	"sync"
+	"time"
+)
+
+// deadline is the time-out of one way of a client's connection. net/http and the handlers move each of them several times a request, nearly
+// always to a later time, and each move costs the runtime a timer. So it is told only of one that is sooner than what it waits for already; a
+// read or a write that meets one which is no longer wanted asks for the one that is, and goes on.
+//
+// The zero value has none. Times are nanoseconds since epoch; 0: none.
+type deadline struct {
+	mu          sync.Mutex
+	want, armed int64
+}
+
+// epoch makes an int64 of a time.
+var epoch = time.Now()
+
+func sinceEpoch(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	if d := t.Sub(epoch); d != 0 {
+		return int64(d)
+	}
+	return 1
+}
+
+// set wants t, the zero time for none. arm tells the runtime.
+func (d *deadline) set(t time.Time, arm func(time.Time) error) error {
+	want := sinceEpoch(t)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.want = want
+	if d.armed == want || (d.armed != 0 && (want == 0 || want > d.armed)) {
+		return nil
+	}
+	d.armed = want
+	return arm(t)
+}
+
+// passed tells whether what was met is the deadline that is wanted. Where it is not, the runtime has been told of that one,
+// which may have passed too, and what met the other is to be tried again.
+func (d *deadline) passed(arm func(time.Time) error) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.armed == d.want {
+		return true
+	}
+	d.armed = d.want
+	var t time.Time
+	if d.want != 0 {
+		t = epoch.Add(time.Duration(d.want))
+	}
+	return arm(t) != nil
+}
