@@ -215,6 +215,7 @@ class FakeSession:
             raise self.fault
         for i in range(len(blocks)):
             write(i, None)
+        options.pop("copied")()
         self.published.append((blocks, options))
         return client.Published(len(blocks), 0, 0, (5, 6))
 
@@ -286,12 +287,22 @@ class Working(unittest.TestCase):
         step = self.step()
         s.begin(step)
         s.end()
+        s.begin(messages.Step(finished=["another"]))
+        s.close()
         (blocks, options), = self.session.published
         self.assertEqual((self.pages.taken, [list(b.tokens) for b in blocks]), ([5, 6], [[0, 1, 2, 3], [4, 5, 6, 7]]))
         self.assertEqual(options["parent_chain"], (0, 0))
-        s.begin(self.step(blocks=(7,)))
+
+    def test_a_prompt_in_two_steps_is_one_chain(self):
+        s = self.saver()
+        for blocks in (5, 6), (7,):
+            s.begin(self.step(blocks=blocks))
+            s.end()
+        s.begin(messages.Step(finished=["r"]))
+        s.begin(self.step(blocks=(5,)))
         s.end()
-        self.assertEqual(self.session.published[1][1]["parent_chain"], (5, 6))
+        s.close()
+        self.assertEqual([o["parent_chain"] for _, o in self.session.published], [(0, 0), (5, 6), (0, 0)])
 
     def test_nothing_is_read_before_the_step_has_computed_nor_after_it_has_ended(self):
         s = self.saver(wait=0.05)

@@ -234,10 +234,10 @@ class Session:
 
     # Publishing.
 
-    def publish(self, blocks, write, *, part=0, scope=0, root=("", "", ""), parent_chain=(0, 0)):
+    def publish(self, blocks, write, *, part=0, scope=0, root=("", "", ""), parent_chain=(0, 0), copied=None):
         """Publishes one part of blocks. write(i, slot) fills a writable view of the part's bytes for blocks[i]; the view is good during the
-        call only. Returns when the Manager has everything: the pages are the caller's again. If write raises, what is not yet
-        written is given up."""
+        call only. Returns when the Manager has everything; write is not called any more when copied() is, before that. If write raises, what is
+        not yet written is given up."""
         self._publish_op += 1
         body = [struct.pack("<QII", self._publish_op, part, scope), *(wire.text(t) for t in root), struct.pack("<QQI", *parent_chain, len(blocks))]
         for b in blocks:
@@ -250,6 +250,8 @@ class Session:
         chain = r.take("QQ")
         try:
             self._fill(link, ref, blocks, part, granted, write)
+            if copied is not None:
+                copied()
         finally:
             r = self._published(link, ref)
         _, sealed, dropped = r.take("QII")

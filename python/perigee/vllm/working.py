@@ -135,10 +135,9 @@ class Saver:
 
     def __init__(self, joining, pages, part, block_tokens, wait_s, log):
         self._joining, self._pages, self._part, self._block, self._wait_s, self._log = joining, pages, part, block_tokens, wait_s, log
-        self._queue = queue.SimpleQueue()  # of one at most: see begin
-        self._busy = threading.Event()
+        self._queue = queue.SimpleQueue()  # of one step at most: see begin
         self._chains = {}  # the saver's thread's
-        self._current = None
+        self._current = self._last = None
         self.sealed = self.present = self.refused = self.dropped = 0  # blocks
         self._thread = threading.Thread(target=self._run, name="perigee-save", daemon=True)
         self._thread.start()
@@ -147,16 +146,13 @@ class Saver:
         """Before the forward pass."""
         if not step.saves and not step.finished:
             return
-        if self._busy.is_set():
+        if self._last is not None and not self._last.finished.is_set():
             self.dropped += sum(len(s.blocks) for s in step.saves)
+        elif step.saves:
+            self._current = self._last = _Saves(step)
+            self._queue.put(self._current)
+        if step.finished:
             self._queue.put(list(step.finished))
-            return
-        s = _Saves(step)
-        if step.saves:
-            self._busy.set()
-            self._current = s
-            self._queue.put(s)
-        self._queue.put(list(step.finished))
 
     def end(self):
         """After it: when this returns nothing of the saver reads the engine's memory."""
@@ -176,12 +172,12 @@ class Saver:
                 continue
             try:
                 for save in s.saves:
-                    self._save(s, save)
+                    # The step waits for the copies, and not for the Manager's checksums of them.
+                    self._save(s, save, s.finished.set if save is s.saves[-1] else None)
             finally:
-                self._busy.clear()
                 s.finished.set()
 
-    def _save(self, s, save):
+    def _save(self, s, save, copied):
         tokens = memoryview(save.tokens).cast("I")
         names = [save.parent, *save.names]
         blocks = [client.Block(names[i + 1], names[i], tokens[i * self._block:(i + 1) * self._block]) for i in range(len(save.names))]
@@ -199,7 +195,7 @@ class Saver:
                 if s.ended:
                     raise _Dropped
             with self._joining.use(s.session) as session:
-                p = session.publish(blocks, write, part=self._part, root=("", save.lora, save.salt), parent_chain=self._chains.get(save.request, (0, 0)))
+                p = session.publish(blocks, write, part=self._part, root=("", save.lora, save.salt), parent_chain=self._chains.get(save.request, (0, 0)), copied=copied)
             self._chains[save.request] = p.chain
             self.sealed, self.present = self.sealed + p.sealed, self.present + p.present
             self.refused += len(blocks) - p.sealed - p.present
