@@ -65,7 +65,15 @@ server: {port: 0, admin: {port: 0}}
 	guard.Computes(300, false)
 	heard := func(want int64) {
 		t.Helper()
-		await(t, func() bool { return b.Prefill(time.Time{}).Tokens == want })
+		tick, over := time.NewTicker(5*time.Millisecond), time.After(20*time.Second)
+		defer tick.Stop()
+		for b.Prefill(time.Time{}).Tokens != want {
+			select {
+			case <-tick.C:
+			case <-over:
+				t.Fatalf("%+v, want %d; %+v", b.Prefill(time.Time{}), want, gateways[1].peers.Status())
+			}
+		}
 	}
 	heard(300)
 	get := func(path string) string {
