@@ -22,6 +22,8 @@ type files struct {
 	keys, adminKeys       *keyring.Ring     // nil: none asked for
 	publicCert, adminCert *tls.Certificate  // nil: plain HTTP
 	engineKeys            map[string]string // by worker id
+	indexToken            string            // that whoever asks for prefixes here presents; empty: none is asked for
+	snapshotToken         string            // for those of whom snapshots are taken
 	tokenizers            map[string]opened // by path
 	prefixes              *bpe.Cache        // of all tokenizers
 }
@@ -84,6 +86,15 @@ func readFiles(c *config.Config, before *files) (*files, config.Faults) {
 	}
 	f.keys, f.adminKeys = ring(c.Server.APIKeys), ring(c.Server.Admin.APIKeys)
 	f.publicCert, f.adminCert = cert(c.Server.TLS), cert(c.Server.Admin.TLS)
+	secret := func(file string) (key string) {
+		if file == "" {
+			return ""
+		}
+		key, fs := config.ReadEngineKey(file)
+		faults = append(faults, fs...)
+		return key
+	}
+	f.indexToken, f.snapshotToken = secret(c.PrefixIndex.TokenFile), secret(c.PrefixIndex.SnapshotTokenFile)
 	read := map[string]string{}
 	for _, w := range staticWorkers(c) {
 		if w.APIKeyFile == "" {

@@ -115,9 +115,7 @@ func (p *prefixes) enginesOf(model string) map[string]uint32 {
 	v := p.registry.View()
 	p.urls.Lock()
 	defer p.urls.Unlock()
-	if p.urls.view != v {
-		p.urls.view, p.urls.byModel = v, map[string]map[string]uint32{}
-	}
+	p.urls.look(v)
 	m := p.urls.byModel[model]
 	if m == nil {
 		m = map[string]uint32{}
@@ -136,11 +134,19 @@ func (p *prefixes) enginesOf(model string) map[string]uint32 {
 // maxModelNames bounds the models whose engines are remembered; more than that are not configured, and a look-up of another works them out.
 const maxModelNames = 1024
 
-// urls remembers engines by URL for one view of the fleet.
+// urls remembers engines by URL, and URLs by engines, for one view of the fleet.
 type urls struct {
 	sync.Mutex
 	view    *fleet.View
 	byModel map[string]map[string]uint32
+	byNo    map[uint32]string // nil: not worked out yet
+}
+
+// look forgets what belongs to another view.
+func (u *urls) look(v *fleet.View) {
+	if u.view != v {
+		u.view, u.byModel, u.byNo = v, map[string]map[string]uint32{}, nil
+	}
 }
 
 // pages says how the SGLang engines of a model cut their pages: as the first that says so.
