@@ -17,6 +17,8 @@ type cacheCmd struct {
 	HugePages bool         `help:"Take pages of 2 MiB if the kernel has them reserved."`
 	Admin     string       `help:"host:port of the admin listener: /healthz, /metrics, /status, /explain, /flush, /evict (none)."`
 
+	Events string `help:"host:port of the socket that tells gateways what can be restored; replay and snapshot are the next two ports (none)."`
+
 	signalsForTesting chan os.Signal // nil in production: the process's own
 }
 
@@ -48,6 +50,7 @@ func (c *cacheCmd) read(rc *runContext) (manager.Config, error) {
 	set(&cfg.Instances, c.Instances)
 	set(&cfg.HugePages, c.HugePages)
 	set(&cfg.Admin, c.Admin)
+	set(&cfg.Events.Listen, c.Events)
 	faults := cfg.Faults()
 	for _, f := range faults {
 		fmt.Fprintln(rc.stderr, f)

@@ -31,6 +31,9 @@ func (c *cacheCmd) Run(rc *runContext) error {
 	if admin := m.AdminURL(); admin != "" {
 		line += ", admin on " + admin
 	}
+	if at := m.EventsAt(); at.Listen != "" {
+		line += ", events on " + at.Listen + ", replay on " + at.Replay + ", snapshot on " + at.Snapshot
+	}
 	if _, err := fmt.Fprintln(rc.stdout, line); err != nil {
 		rc.log.Warn("nobody reads stdout", "err", err)
 	}

@@ -10,6 +10,7 @@ func (m *Manager) do(now core.Time, a core.Action, by *asker) {
 	switch a := a.(type) {
 	case core.Visible, core.Removed:
 		m.mu.story.saw(now, a)
+		m.tells.block(a, by)
 		if m.opt.Observe != nil {
 			m.opt.Observe(now, a)
 		}
@@ -57,7 +58,9 @@ func (m *Manager) answer(a core.Action, by *asker) {
 		p := a
 		by.plan = &p
 		if by.s.restores[a.Lease] == nil {
-			by.s.restores[a.Lease] = &restoring{by: map[uint32]asker{}, spoiled: map[uint32]uint32{}}
+			r := &restoring{by: map[uint32]asker{}, spoiled: map[uint32]uint32{}}
+			r.begun(m.now(), by.s, &p)
+			by.s.restores[a.Lease] = r
 		}
 	case core.Restored:
 		m.restored(a, by)
@@ -106,6 +109,7 @@ func (m *Manager) restored(a core.Restored, by *asker) {
 	if s == nil || s.restores[a.Lease] == nil {
 		return
 	}
+	m.tells.restored(m.now(), s, s.restores[a.Lease], a.OK)
 	for _, to := range s.restores[a.Lease].by {
 		m.send(&to, by, &wire.Restored{Lease: a.Lease, OK: a.OK})
 	}

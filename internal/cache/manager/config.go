@@ -29,6 +29,8 @@ type Config struct {
 	HugePages bool `yaml:"huge_pages"`
 	// Admin is host:port of the admin listener; none.
 	Admin string `yaml:"admin"`
+	// Events are the sockets by which gateways are told what can be restored; none.
+	Events EventsConfig `yaml:"events"`
 	// AllowedUIDs are users who may connect besides the daemon's own.
 	AllowedUIDs []uint32 `yaml:"allowed_uids"`
 	// QueryBytes, InstanceBytes and SpeculativeBytes bound what queries hold at once: all together, of an instance, and on speculation.
@@ -42,6 +44,61 @@ type Config struct {
 	Patience time.Duration `yaml:"patience"`
 	// Scopes are tenants with budgets of their own.
 	Scopes []ScopeConfig `yaml:"scopes"`
+}
+
+// EventsConfig is host:port, tcp://host:port or ipc://path of each socket. Replay and Snapshot are Listen's next two ports if they are not
+// given. An empty host is loopback, * is every interface.
+type EventsConfig struct {
+	Listen   string `yaml:"listen"`
+	Replay   string `yaml:"replay"`
+	Snapshot string `yaml:"snapshot"`
+}
+
+// endpoints completes it.
+func (e EventsConfig) endpoints() (out Endpoints, err error) {
+	if e == (EventsConfig{}) {
+		return out, nil
+	}
+	if e.Listen == "" {
+		return out, errors.New("listen: missing")
+	}
+	if out.Listen, err = endpoint(e.Listen, "", 0); err != nil {
+		return out, fmt.Errorf("listen: %w", err)
+	}
+	if out.Replay, err = endpoint(e.Replay, out.Listen, 1); err != nil {
+		return out, fmt.Errorf("replay: %w", err)
+	}
+	if out.Snapshot, err = endpoint(e.Snapshot, out.Listen, 2); err != nil {
+		return out, fmt.Errorf("snapshot: %w", err)
+	}
+	return out, nil
+}
+
+// endpoint completes a text, or makes the one that is so many ports after another.
+func endpoint(text, after string, ports int) (string, error) {
+	if text == "" {
+		text = after
+	} else {
+		ports = 0
+	}
+	if strings.HasPrefix(text, "ipc://") {
+		if ports > 0 {
+			return "", errors.New("missing; it cannot be the next port of an ipc path")
+		}
+		return text, nil
+	}
+	host, port, err := net.SplitHostPort(strings.TrimPrefix(text, "tcp://"))
+	n, bad := strconv.ParseUint(port, 10, 16)
+	if err != nil || bad != nil || int(n)+ports > 65535 {
+		return "", fmt.Errorf("%q: write host:port, of which two more follow", text)
+	}
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	if n > 0 {
+		n += uint64(ports)
+	}
+	return "tcp://" + net.JoinHostPort(host, strconv.FormatUint(n, 10)), nil
 }
 
 // ScopeConfig is a tenant's budgets in bytes; 0 is no bound. See core.ScopeBudget.
@@ -108,6 +165,9 @@ func (c *Config) Faults() (faults []string) {
 			say(true, "admin: "+err.Error()+"; write host:port")
 		}
 	}
+	if _, err := c.Events.endpoints(); err != nil {
+		say(true, "events: "+err.Error())
+	}
 	seen := map[uint32]bool{}
 	for _, s := range c.Scopes {
 		say(s.ID == 0, "scopes: id 0 is everybody without a tenant, and has no budgets")
@@ -130,6 +190,7 @@ func (c *Config) Options() Options {
 			Scopes:  map[core.Scope]core.ScopeBudget{},
 		},
 	}
+	o.Events, _ = c.Events.endpoints() // Faults has told of its errors
 	if o.Socket == "" {
 		o.Socket = DefaultSocket
 	}

@@ -59,7 +59,7 @@ func TestConfigDocs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, typ := range []reflect.Type{reflect.TypeFor[Config](), reflect.TypeFor[ScopeConfig]()} {
+	for _, typ := range []reflect.Type{reflect.TypeFor[Config](), reflect.TypeFor[ScopeConfig](), reflect.TypeFor[EventsConfig]()} {
 		for i := range typ.NumField() {
 			if key := typ.Field(i).Tag.Get("yaml"); !strings.Contains(string(page), "`"+key+"`") {
 				t.Errorf("%s is not on the page", key)

@@ -35,7 +35,9 @@ type Options struct {
 	Core core.Config
 	// Admin is host:port of the admin listener; "": none.
 	Admin string
-	// Name is told to clients and in logs.
+	// Events are the sockets by which gateways are told what can be restored; the zero value: none.
+	Events Endpoints
+	// Name is told to clients, to gateways and in logs.
 	Name string
 	// Log gets what happens; required.
 	Log *slog.Logger
@@ -44,6 +46,9 @@ type Options struct {
 	// Pool is for tests: how the pool is made, its Bytes apart.
 	Pool pool.Options
 }
+
+// Endpoints are the sockets of package events, as tcp://127.0.0.1:5567.
+type Endpoints struct{ Listen, Replay, Snapshot string }
 
 // version is what tells of the program in Welcome.
 const version = "perigee"

@@ -36,6 +36,7 @@ type Manager struct {
 		addr net.Addr
 	}
 	counts counts
+	tells  teller
 }
 
 // books is what one lock guards. It is never held over I/O or over a look at pages.
@@ -74,6 +75,9 @@ func Start(o Options) (*Manager, error) {
 	if o.Core.Epoch == 0 {
 		o.Core.Epoch = randomEpoch()
 	}
+	if o.Name == "" {
+		o.Name = version
+	}
 	po := o.Pool
 	po.Bytes, po.Huge = o.PoolBytes, o.Huge
 	p, err := pool.New(po)
@@ -85,8 +89,14 @@ func Start(o Options) (*Manager, error) {
 	m.mu.sessions, m.mu.tokens = map[uint32]*session{}, map[[16]byte]*session{}
 	m.mem.arenas = map[uint32]*pool.Arena{}
 	m.ctx, m.quit = context.WithCancel(context.Background())
+	if err := m.startEvents(); err != nil {
+		m.quit()
+		p.Close()
+		return nil, err
+	}
 	if err := m.listen(); err != nil {
 		m.quit()
+		m.tells.close()
 		p.Close()
 		return nil, err
 	}
@@ -105,13 +115,9 @@ func randomEpoch() uint64 {
 }
 
 func (m *Manager) listen() (err error) {
-	name := m.opt.Name
-	if name == "" {
-		name = version
-	}
 	m.server, err = channel.Listen(channel.Options{
 		Path: m.opt.Socket, Epoch: m.epoch, Handler: m, UIDs: m.opt.UIDs,
-		Welcome: wire.Welcome{Manager: name, Queries: uint32(or(m.opt.Core.Limits.SessionQueries, 128)), Publishes: uint32(or(m.opt.Core.Limits.Publishes, 256)), Blocks: wire.MaxBlocks},
+		Welcome: wire.Welcome{Manager: m.opt.Name, Queries: uint32(or(m.opt.Core.Limits.SessionQueries, 128)), Publishes: uint32(or(m.opt.Core.Limits.Publishes, 256)), Blocks: wire.MaxBlocks},
 	})
 	if err != nil {
 		return err
@@ -139,6 +145,7 @@ func (m *Manager) Close() error {
 	m.quit()
 	err := m.stopAdmin()
 	m.wg.Wait()
+	m.tells.close() // after all who have something to tell
 	m.mem.Lock()
 	defer m.mem.Unlock()
 	m.mu.Lock()

@@ -4,6 +4,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/perigee-llm/perigee/internal/cache/core"
+	"github.com/perigee-llm/perigee/internal/cache/events"
+	"github.com/perigee-llm/perigee/internal/managerwire"
 )
 
 // collector reads the metrics as they are asked for: all of them are counts that are kept anyway. Bytes are of slots, padding included, except
@@ -99,6 +101,9 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	count(verifiedBytes, m.counts.verifiedBytes.Load())
 	count(spoiled, m.counts.spoiled.Load())
 	c.refused(st, count)
+	if m.tells.pub != nil {
+		c.events(m.tells.pub.Stats(), gauge, count)
+	}
 }
 
 func (c collector) refused(st core.Stats, count func(*prometheus.Desc, int64, ...string)) {
@@ -107,4 +112,36 @@ func (c collector) refused(st core.Stats, count func(*prometheus.Desc, int64, ..
 			count(refused, n, word)
 		}
 	}
+}
+
+var (
+	eventsTold        = desc("events_total", "Events told to gateways, by type.", "type")
+	eventsBatches     = desc("events_batches_total", "Batches of events.")
+	eventsNames       = desc("events_names", "Blocks that gateways were told of.")
+	eventsWaiting     = desc("events_waiting", "Blocks that changed and are to be told of.")
+	eventsUnnamed     = desc("events_unnamed_blocks_total", "Blocks that can be restored and not told of: tokens or model unknown.")
+	eventsUnaddressed = desc("events_unaddressed_engines_total", "Engines that registered without a base URL: no gateway counts on them.")
+	eventsSubscribers = desc("events_subscribers", "Connections to the events socket.")
+	eventsDropped     = desc("events_dropped_total", "Batches that a subscriber was too slow for.")
+	eventsReplays     = desc("events_replays_total", "Replays asked for.")
+	eventsSnapshots   = desc("events_snapshots_total", "Snapshots asked for, by outcome.", "outcome")
+	eventsReplayBytes = desc("events_replay_bytes", "Batches kept for replays.")
+)
+
+// events tells of what gateways are told.
+func (c collector) events(s events.Stats, gauge func(*prometheus.Desc, float64, ...string), count func(*prometheus.Desc, int64, ...string)) {
+	for k, n := range s.Events {
+		count(eventsTold, int64(n), managerwire.Kind(k).String())
+	}
+	count(eventsBatches, int64(s.Batches))
+	gauge(eventsNames, float64(s.Names))
+	gauge(eventsWaiting, float64(s.Waiting))
+	count(eventsUnnamed, int64(s.Unnamed))
+	count(eventsUnaddressed, int64(s.Unaddressed))
+	gauge(eventsSubscribers, float64(s.Subscribers))
+	count(eventsDropped, int64(s.Dropped))
+	count(eventsReplays, int64(s.Replays))
+	count(eventsSnapshots, int64(s.Snapshots), "begun")
+	count(eventsSnapshots, int64(s.Refused), "refused")
+	gauge(eventsReplayBytes, float64(s.ReplayBytes))
 }

@@ -98,6 +98,14 @@ func nameBlocks(e *wire.Publish, model string, tokens int) []core.Block {
 	return out
 }
 
+// recordParent is the name of what a block follows.
+func recordParent(r []byte) (parent chain.Key) {
+	if len(r) >= recordHead {
+		parent = chain.FromBytes([chain.Size]byte(r[1:]))
+	}
+	return parent
+}
+
 // recordHead is the bytes of a record without tokens and extra keys.
 const recordHead = 1 + chain.Size + 4
 

@@ -151,6 +151,7 @@ func (m *Manager) admit(c *channel.Conn, msg *wire.Register) (*session, []*os.Fi
 	}
 	m.mu.sessions[s.id.Number], m.mu.tokens[s.token] = s, s
 	m.join(c, s, wire.RoleQuery)
+	m.tells.attach(s, msg.DataRank)
 	m.opt.Log.Info("instance registered", "instance", s.instance, "session", s.id.Number, "namespace", state.NamespaceID(s.namespace), "bytes", s.holding.bytes())
 	return s, files, refusal{}
 }
@@ -204,6 +205,7 @@ func (m *Manager) newSession(msg *wire.Register, id identity) *session {
 		}
 		s.parts = append(s.parts, parts)
 	}
+	s.space = spaceOf(s)
 	return s
 }
 

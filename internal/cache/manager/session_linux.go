@@ -6,6 +6,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/cache/channel"
 	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
 	"github.com/perigee-llm/perigee/internal/cache/core"
+	"github.com/perigee-llm/perigee/internal/cache/events/book"
 	"github.com/perigee-llm/perigee/internal/cache/state"
 	"github.com/perigee-llm/perigee/internal/chain"
 )
@@ -25,6 +26,7 @@ type session struct {
 	tokens    uint64 // of a block
 	parts     [][]uint32
 	holding   *holding
+	space     *book.Space
 
 	conns map[*channel.Conn]wire.Role
 	procs []*process
@@ -73,6 +75,9 @@ type publishing struct {
 type restoring struct {
 	by      map[uint32]asker  // by consumer
 	spoiled map[uint32]uint32 // consumer to the bad place
+	// began and tokens are for its price; 0 tokens: it has none.
+	began  core.Time
+	tokens int
 }
 
 // Gone implements channel.Handler.
@@ -95,6 +100,7 @@ func (m *Manager) lose(s *session) {
 	s.lost = true
 	m.opt.Log.Info("session lost", "instance", s.instance, "session", s.id.Number)
 	delete(m.mu.tokens, s.token)
+	m.tells.detach(s)
 	m.step(&core.Lost{Session: s.id}, nil)
 	for c := range s.conns {
 		c.End(wire.StaleSession, "the session has ended")
