@@ -32,6 +32,10 @@ trap 'exit 143' TERM HUP
 # The client is the one that came along with vLLM.
 for part in "${parts[@]}"; do
 	rm -f "$dir/log/${script[$part]}"-*
+	if [[ $part == restore ]]; then # what needs no engine first
+		"$dir/venv/bin/python" -B python/tests/vllm_check.py
+		"$dir/venv/bin/python" -B itest/vllm/pages_check.py
+	fi
 	if ! nice -n 5 "$dir/venv/bin/python" "itest/vllm/${script[$part]}.py" "$@"; then
 		for log in "$dir/log/${script[$part]}"-*.err; do
 			echo "--- the end of $log" >&2
