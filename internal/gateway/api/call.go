@@ -54,7 +54,7 @@ type call struct {
 	v       *served // what it began under
 	caller  *keyring.Key
 	w       http.ResponseWriter
-	rc      *http.ResponseController // of w
+	rc      http.ResponseController // of w
 	r       *http.Request
 	path    string // of the endpoint, here and at the engine
 	started time.Time
@@ -132,7 +132,7 @@ func (s *Server) completions(kind body.Kind) http.Handler {
 		arrived: s.Metrics.Requests.WithLabelValues(path, http.MethodPost), answered: s.Metrics.Responses.WithLabelValues(path, http.MethodPost, "200"),
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := &call{usual: &usual, asked: questions.Get().(*asked), s: s, v: s.current.Load(), w: w, rc: http.NewResponseController(w), r: r, path: path, started: time.Now(), id: requestID(r.Header)}
+		c := &call{usual: &usual, asked: questions.Get().(*asked), s: s, v: s.current.Load(), w: w, rc: *http.NewResponseController(w), r: r, path: path, started: time.Now(), id: requestID(r.Header)}
 		c.key = bits.RotateLeft64(s.Seed, 17) ^ s.requests.Add(1)*0x9e3779b97f4a7c15
 		s.active.Add(1)
 		defer s.active.Add(-1)

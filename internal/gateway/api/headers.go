@@ -33,7 +33,9 @@ func visible(s string) bool {
 func randomHex() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails: it ends the program where there is no randomness
-	return hex.EncodeToString(b[:])
+	var text [2 * len(b)]byte
+	hex.Encode(text[:], b[:])
+	return string(text[:])
 }
 
 // forwarded tells whether a request header goes on to the engines. The name is canonical. Everything else stays here: cookies and

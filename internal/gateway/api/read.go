@@ -23,7 +23,10 @@ func (c *call) readBody() ([]byte, *Error) {
 	if c.r.ContentLength > limit {
 		return nil, errBodyTooLarge // net/http closes the connection rather than reading it all
 	}
-	in := http.MaxBytesReader(c.w, c.r.Body, limit)
+	in := c.r.Body
+	if c.r.ContentLength < 0 {
+		in = http.MaxBytesReader(c.w, in, limit)
+	}
 	first := max(512, min(c.r.ContentLength+1, firstRead))
 	if !c.hold(first) {
 		return nil, errOverloaded

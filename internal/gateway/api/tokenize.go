@@ -137,7 +137,7 @@ func (s *Server) textOf(m *Model, ids []uint32, q *detokenizeRequest) (string, b
 // tokenQuestion reads a body into q, a pointer to a struct, and finds the model that it names, which has a tokenizer.
 func (s *Server) tokenQuestion(w http.ResponseWriter, r *http.Request, q any, model func() string) (*Model, *Error) {
 	v := s.current.Load()
-	c := &call{s: s, v: v, w: w, r: r, rc: http.NewResponseController(w), started: time.Now(), id: requestID(r.Header)}
+	c := &call{s: s, v: v, w: w, r: r, rc: *http.NewResponseController(w), started: time.Now(), id: requestID(r.Header)}
 	w.Header()[headerRequestID] = []string{c.id}
 	caller, e := v.admit(v.Keys, w, r)
 	if e != nil {
