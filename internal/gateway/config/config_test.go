@@ -35,7 +35,8 @@ func TestDefaults(t *testing.T) {
 			Policy:   all.Policy, DecodePolicy: decode.Policy,
 			Buckets: []config.Bucket{{ID: "plain", Plain: &all}, {ID: "pd", Rank: 1, PD: &config.PD{Prefill: all, Decode: decode}}},
 		}},
-		Discovery: config.Discovery{Static: &config.Static{Workers: []config.Worker{{URL: "http://a:1", ID: "http://a:1/"}}}},
+		Discovery:   config.Discovery{Static: &config.Static{Workers: []config.Worker{{URL: "http://a:1", ID: "http://a:1/"}}}},
+		PrefixIndex: config.PrefixIndex{SnapshotTimeout: 5 * time.Second},
 		Server: config.Server{
 			Host: "127.0.0.1", Port: 30000, Admin: config.Admin{Host: "127.0.0.1"}, ShutdownDrain: 30 * time.Second,
 			RequestTimeout: 300 * time.Second, StreamIdleTimeout: 180 * time.Second, StaleRequestTimeout: 600 * time.Second,
