@@ -161,12 +161,39 @@ func TestAccountsBecomeEqual(t *testing.T) {
 	})
 }
 
+// TestBrokenConnections: what is lost while connections break in the middle of what happens is put right by the next full list.
+func TestBrokenConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rng, network := script.Rand(t), new(zmtptest.Network)
+		sites := []*site{open(t, network, 0, 2), open(t, network, 1, 2)}
+		time.Sleep(2 * time.Second)
+		for range 5 {
+			for _, c := range network.Dialled() {
+				c.CutAfter(rng.IntN(400))
+			}
+			burst(rng, sites)
+			time.Sleep(2*restate + 100*time.Millisecond) // dialled again, and heard everything
+			equal(t, "after a cut", sites...)
+		}
+		gaps := uint64(0)
+		for _, s := range sites {
+			for _, x := range s.peers.Status() {
+				gaps += x.Gaps
+			}
+			s.peers.Close()
+		}
+		if gaps == 0 {
+			t.Error("nothing was lost: this tests nothing")
+		}
+	})
+}
+
 // TestOverflow: more happens at once than is kept for telling, and everything is told instead.
 func TestOverflow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := new(zmtptest.Network)
 		a, b := open(t, network, 0, 2), open(t, network, 1, 2)
-		time.Sleep(2 * time.Second)
+		time.Sleep(2*restate + restate/2) // between two full lists
 		for range maxWaiting + 100 {
 			a.tracker.Acquire(a.engine(1), time.Now(), load.StagePrefill, 7, nil)
 		}
