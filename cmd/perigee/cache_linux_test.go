@@ -29,14 +29,14 @@ func TestCache(t *testing.T) {
 	out, in := io.Pipe()
 	var log bytes.Buffer
 	done := make(chan error, 1)
-	c := cacheCmd{Config: file, Socket: socket, PoolBytes: 1 << 20, Admin: "127.0.0.1:0", signalsForTesting: signals}
+	c := cacheCmd{Config: file, Socket: socket, PoolBytes: 1 << 20, Admin: "127.0.0.1:0", Events: ":0", signalsForTesting: signals}
 	go func() {
 		done <- c.Run(&runContext{ctx: context.Background(), stdout: in, stderr: &log, log: slog.New(slog.NewTextHandler(&log, nil))})
 		in.Close()
 	}()
-	line := make([]byte, 200)
+	line := make([]byte, 400)
 	n, err := out.Read(line)
-	m := regexp.MustCompile(`^perigee cache listens on (\S+), admin on (\S+)\n$`).FindStringSubmatch(string(line[:n]))
+	m := regexp.MustCompile(`^perigee cache listens on (\S+), admin on (\S+), events on tcp://127\S+, replay on tcp://127\S+, snapshot on tcp://127\S+\n$`).FindStringSubmatch(string(line[:n]))
 	if m == nil || m[1] != socket {
 		t.Fatalf("%q, %v", line[:n], err)
 	}
@@ -74,6 +74,7 @@ func TestCacheUsage(t *testing.T) {
 		{[]string{"cache", "--pool-bytes", "lots"}, "no size"},
 		{[]string{"cache", "--config", file}, "pool_byte"},
 		{[]string{"cache", "--pool-bytes", "1MiB", "--admin", "here"}, "admin"},
+		{[]string{"cache", "--pool-bytes", "1MiB", "--events", "here"}, "events"},
 	} {
 		var out, errs bytes.Buffer
 		if code := run(context.Background(), c.args, &out, &errs); code != exitUsage || !strings.Contains(errs.String(), c.want) {

@@ -53,6 +53,32 @@ func TestConfigFaults(t *testing.T) {
 	}
 }
 
+func TestConfigEvents(t *testing.T) {
+	for text, want := range map[string]Endpoints{
+		"{}":                        {},
+		"{listen: '10.0.0.7:5567'}": {"tcp://10.0.0.7:5567", "tcp://10.0.0.7:5568", "tcp://10.0.0.7:5569"},
+		"{listen: ':0'}":            {"tcp://127.0.0.1:0", "tcp://127.0.0.1:0", "tcp://127.0.0.1:0"},
+		"{listen: '*:1', snapshot: 'tcp://[::1]:7'}":            {"tcp://*:1", "tcp://*:2", "tcp://[::1]:7"},
+		"{listen: ipc:///a, replay: ipc:///b, snapshot: 'h:9'}": {"ipc:///a", "ipc:///b", "tcp://h:9"},
+		"{replay: 'h:9'}":                {Listen: "fault"},
+		"{listen: here}":                 {Listen: "fault"},
+		"{listen: 'h:65534'}":            {Listen: "fault"},
+		"{listen: ipc:///a}":             {Listen: "fault"},
+		"{listen: 'h:1', replay: 'h:x'}": {Listen: "fault"},
+	} {
+		c, err := ParseConfig([]byte("pool_bytes: 1\nevents: " + text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f := c.Faults(); (len(f) > 0) != (want.Listen == "fault") {
+			t.Errorf("%s: %q", text, f)
+		}
+		if got := c.Options().Events; want.Listen != "fault" && got != want {
+			t.Errorf("%s: %v", text, got)
+		}
+	}
+}
+
 // TestConfigDocs: every key of the file is on its page.
 func TestConfigDocs(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/cache-daemon.md")

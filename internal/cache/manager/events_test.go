@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"maps"
+	"strings"
 	"testing"
 	"time"
 
@@ -129,7 +130,7 @@ func (l *listener) holds(names ...chain.Key) bool {
 
 // TestEvents: what is published is told when it can be restored, what goes is taken back, engines come and go, a restore has a price.
 func TestEvents(t *testing.T) {
-	m := begin(t, telling, func(o *Options) { o.Instances = 2 })
+	m := begin(t, telling, func(o *Options) { o.Instances, o.Admin = 2, "127.0.0.1:0" })
 	l := m.listen(t)
 	a := m.dial(reached("http://a:8000"))
 	l.until("attached", func() bool { return l.engines["http://a:8000"] == 1 })
@@ -156,7 +157,7 @@ func TestEvents(t *testing.T) {
 	}
 	b := m.dial(named("b"), reached("http://b:8000"))
 	m.dialUnaddressed(t, b)
-	l.until("another", func() bool { return l.engines["http://b:8000"] == 2 })
+	l.until("another", func() bool { return l.engines["http://b:8000"] == 4 })
 	m.Evict(3)
 	l.until("three evicted", func() bool { return l.holds(names[:5]...) })
 	a.Close()
@@ -166,6 +167,15 @@ func TestEvents(t *testing.T) {
 	}
 	m.Flush([32]byte{})
 	l.until("flushed", func() bool { return len(l.names) == 0 })
+	_, metrics := m.admin("GET", "/metrics", nil)
+	for _, want := range []string{
+		`perigee_cache_events_total{type="Attached"} 2`, `perigee_cache_events_total{type="AllBlocksCleared"} 1`, "perigee_cache_events_names 0",
+		"perigee_cache_events_unaddressed_engines_total 1", "perigee_cache_events_subscribers 1", "perigee_cache_events_dropped_total 0",
+	} {
+		if !strings.Contains(metrics, want+"\n") {
+			t.Errorf("no %q in the metrics", want)
+		}
+	}
 	if l.epoch != m.Epoch() {
 		t.Errorf("epoch %d, want %d", l.epoch, m.Epoch())
 	}
