@@ -76,7 +76,7 @@ func (s *Store) bindLocked(urls ...string) {
 		}
 	}
 	if !maps.Equal(before, s.mu.guests) {
-		s.publishLocked()
+		s.dirty.Store(true)
 	}
 }
 

@@ -28,13 +28,13 @@ type Model struct {
 type Edition struct{ d *directory }
 
 // Edition returns the present one.
-func (s *Store) Edition() Edition { return Edition{s.seen.Load()} }
+func (s *Store) Edition() Edition { return Edition{s.current()} }
 
 // Model returns what is to be known of a model, and the edition in which it is so.
 func (s *Store) Model(name string) (m Model, e Edition) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e = s.Edition() // it changes with the mutex held only
+	e = Edition{s.currentLocked()} // it changes with the mutex held only
 	n, there := e.d.names[name]
 	if !there {
 		return m, e

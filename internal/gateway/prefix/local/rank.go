@@ -47,7 +47,7 @@ func (r *Rank) join(blockSize int) {
 	r.holder = r.in.Open(r.engine.No, r.no)
 	r.in.SetLimit(r.holder, r.limit)
 	r.in.Mark(r.holder, r.trust)
-	s.publishLocked()
+	s.dirty.Store(true)
 	s.bindLocked(r.engine.URL)
 }
 
@@ -71,7 +71,7 @@ func (r *Rank) Mark(trust index.State) {
 	if r.in != nil {
 		r.in.Mark(r.holder, trust)
 	} else {
-		s.publishLocked()
+		s.dirty.Store(true)
 		s.bindLocked(r.engine.URL)
 	}
 }
@@ -84,7 +84,7 @@ func (r *Rank) Withdraw() {
 	r.trust = index.Hidden
 	if !r.closed {
 		r.leaveLocked()
-		s.publishLocked()
+		s.dirty.Store(true)
 		s.bindLocked(r.engine.URL)
 	}
 }
@@ -106,7 +106,7 @@ func (r *Rank) Doubt() {
 	if r.in != nil {
 		r.in.Doubt(r.holder)
 	} else if !r.closed {
-		s.publishLocked()
+		s.dirty.Store(true)
 		s.bindLocked(r.engine.URL)
 	}
 }
@@ -143,6 +143,6 @@ func (r *Rank) Close() {
 	r.closed = true
 	r.leaveLocked()
 	delete(s.mu.ranks, r)
-	s.publishLocked()
+	s.dirty.Store(true)
 	s.bindLocked(r.engine.URL)
 }

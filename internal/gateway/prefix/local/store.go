@@ -31,6 +31,8 @@ type Options struct {
 type Store struct {
 	opt  Options
 	seen atomic.Pointer[directory]
+	// dirty says that what seen was made from has changed since.
+	dirty atomic.Bool
 
 	mu struct {
 		sync.Mutex // order: before an index's own
@@ -111,7 +113,7 @@ func (s *Store) Name() string { return "local" }
 // Lookup implements prefix.Source. The query's model may be any name that an engine serves; one that none serves is a miss. A query
 // with a LoRA of its own keeps it.
 func (s *Store) Lookup(_ context.Context, q *prefix.Query, into *prefix.Match) error {
-	n := s.seen.Load().names[q.Model]
+	n := s.current().names[q.Model]
 	if n.lora != "" && q.LoRA == "" {
 		with := *q
 		with.LoRA = n.lora
@@ -159,7 +161,7 @@ func (s *Store) Know(engines []Engine) {
 		e.Names, e.Adapters = slices.Clone(e.Names), slices.Clone(e.Adapters)
 		s.mu.known[e.No] = e
 	}
-	s.publishLocked()
+	s.dirty.Store(true)
 	s.bindLocked()
 }
 
@@ -170,13 +172,30 @@ func (s *Store) Open(e Engine, rank int32) *Rank {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.ranks[r] = struct{}{}
-	s.publishLocked()
+	s.dirty.Store(true)
 	s.bindLocked(e.URL)
 	return r
 }
 
-// publishLocked writes the directory anew: at registrations, and when a rank shows its block size.
-func (s *Store) publishLocked() {
+// current returns the directory as it is now. The first look-up after a change writes it anew, unless somebody changes more just then: a
+// fleet that registers a thousand ranks would otherwise write it a thousand times. No look-up waits.
+func (s *Store) current() *directory {
+	if s.dirty.Load() && s.mu.TryLock() {
+		s.currentLocked()
+		s.mu.Unlock()
+	}
+	return s.seen.Load()
+}
+
+func (s *Store) currentLocked() *directory {
+	if s.dirty.Swap(false) {
+		s.writeLocked()
+	}
+	return s.seen.Load()
+}
+
+// writeLocked writes the directory anew.
+func (s *Store) writeLocked() {
 	d := &directory{names: map[string]served{}}
 	open := map[uint32]bool{}
 	for r := range s.mu.ranks {
