@@ -68,7 +68,7 @@ func follow(wrap func(net.Conn) net.Conn, p plan) (noted []string) {
 			_ = theirs.SetReadDeadline(time.Now().Add(time.Microsecond))
 			_, _ = theirs.Read(make([]byte, 1))
 		}
-		time.Sleep(x.pass)
+		time.Sleep(x.pass) // on the fake clock
 	}
 	_ = c.Close()
 	_ = theirs.Close()

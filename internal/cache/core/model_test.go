@@ -87,9 +87,8 @@ type ticketKey struct {
 }
 
 type modelQuery struct {
-	ev      *Query
-	ns      Namespace
-	waiting bool
+	ev *Query
+	ns Namespace
 }
 
 func newModel(fail func(string, ...any)) *model {

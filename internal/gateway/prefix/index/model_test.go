@@ -161,9 +161,9 @@ func (x *modelHolder) about(e *prefix.Event) (uint8, Result) {
 	if e.Kind == prefix.Removed {
 		switch {
 		case e.Group == x.window:
-			which, side = &x.window, window
+			side = window
 		case e.Group == x.recurrent:
-			which, side = &x.recurrent, recurrent
+			side = recurrent
 		case x.full >= 0 && e.Group != x.full:
 			return x.none()
 		}

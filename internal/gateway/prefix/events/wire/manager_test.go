@@ -90,7 +90,7 @@ func wantEvents(t *testing.T, payload []byte, head managerwire.Head, events []ma
 		if e.Kind != managerwire.Attached {
 			e.Rank, e.Media = managerwire.AllRanks, managerwire.AllMedia // what is not said
 		}
-		if got[i].Chain == nil || len(got[i].Chain) == 0 {
+		if len(got[i].Chain) == 0 {
 			got[i].Chain = nil
 		}
 		if !reflect.DeepEqual(got[i], e) {
