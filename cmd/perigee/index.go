@@ -16,6 +16,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/config"
 	"github.com/perigee-llm/perigee/internal/gateway/indexd"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/local"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix/remote"
 )
 
 // indexCmd serves a prefix index until a signal ends it.
@@ -33,6 +34,9 @@ type indexCmd struct {
 	TLSKeyFile      string `name:"tls-key-file" placeholder:"FILE" help:"Its private key (PEM)."`
 	TLSClientCAFile string `name:"tls-client-ca-file" placeholder:"FILE" help:"Gateways must present a certificate of one of these authorities (PEM)."`
 	Open            bool   `help:"Let everybody ask who reaches the listener, also beyond loopback."`
+
+	SnapshotFrom      string `placeholder:"URL,..." help:"Who is asked at the start for what the engines hold: other index services, or gateways that serve theirs."`
+	SnapshotTokenFile string `placeholder:"FILE" help:"A file with the token for them."`
 
 	MaxInFlight  int `help:"Look-ups that may be under way at once; beyond, they are refused. 0: 64."`
 	MaxSnapshots int `help:"Snapshots that may be under way at once. 0: 2."`
@@ -108,6 +112,16 @@ func (c *indexCmd) options(rc *runContext) (o indexd.Options, err error) {
 	}
 	if o.Transport, err = engineKeys(rc, o.Workers); err != nil {
 		return o, err
+	}
+	if c.SnapshotFrom != "" {
+		if o.SnapshotFrom, err = remote.ParseEndpoints(c.SnapshotFrom); err != nil {
+			return o, exitError{exitUsage, "index: --snapshot-from: " + err.Error()}
+		}
+	}
+	if c.SnapshotTokenFile != "" {
+		if o.SnapshotToken, err = secret(rc, c.SnapshotTokenFile); err != nil {
+			return o, err
+		}
 	}
 	if c.TokenFile != "" {
 		if o.Token, err = secret(rc, c.TokenFile); err != nil {

@@ -403,3 +403,58 @@ func TestSnapshotInTime(t *testing.T) {
 	r.eventually("the same as from the beginning", func() bool { return same(warm, late, r, prompts) })
 	r.gateway("snapshot_timeout: 5m, " + hangs) // its end is the test's: see goleak
 }
+
+// TestSnapshotWithAHole: a block that was stored while the snapshot was taken, on one that is not in it, makes the engine partial. Where the
+// snapshot says that it was taken before, nothing does: so what says it is the engine's own store.
+func TestSnapshotWithAHole(t *testing.T) {
+	for _, c := range []struct {
+		about   string
+		through int64
+		partial bool
+	}{{"during", 1000, true}, {"before", 0, false}} {
+		t.Run(c.about, func(t *testing.T) {
+			r := newShareRig(t, 10_000, 400)
+			warm := r.warm()
+			beginning := randomPrompt(r.rng)
+			for i := range r.engines {
+				if err := r.post(i, beginning[:64]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r.eventually("the beginning is known", func() bool {
+				d, _ := r.looks(warm, [][]uint32{beginning})
+				return d[0] == [2]int32{64, 64}
+			})
+			r.quiet(warm)
+			ranks := map[string]*indexpb.Rank{}
+			for w := range warm.registry.View().All() {
+				at, ok := warm.prefixes.position(w.No, 0)
+				if !ok {
+					t.Fatal("the early gateway does not believe its engines")
+				}
+				ranks[w.URL] = &indexpb.Rank{Domain: &indexpb.Domain{Base: rigModel, BlockSize: 16}, Next: at.Next, Print: at.Print, HasPrint: at.Printed, Whole: true}
+			}
+			for i := range r.engines { // stored on what the snapshot lacks
+				if err := r.post(i, beginning); err != nil {
+					t.Fatal(err)
+				}
+			}
+			late := r.gateway(r.liar(func(q *indexpb.SnapshotRequest, out grpc.ServerStreamingServer[indexpb.SnapshotPart]) error {
+				rank := ranks[q.Engine]
+				return send(q, out, rank, &indexpb.RankEnd{Through: max(c.through, rank.Next)})
+			}))
+			r.quiet(late)
+			r.eventually("each engine's store is without a parent", func() bool {
+				for _, s := range late.prefixes.follower.Status() {
+					if s.Events.Orphans == 0 || s.Stream.Whole == c.partial {
+						return false
+					}
+				}
+				return true
+			})
+			if _, blind := r.looks(late, [][]uint32{beginning}); blind[0] != c.partial || blind[1] != c.partial {
+				t.Errorf("blind: %v, want %v", blind, c.partial)
+			}
+		})
+	}
+}

@@ -49,6 +49,9 @@ func (s *Service) follow(v *fleet.View) {
 		e := local.Engine{No: w.No, Base: w.Base(), Names: w.Models, Adapters: w.Adapters}
 		known, kept = append(known, e), append(kept, w.No)
 		t := events.Target{Worker: w, Domain: e.Base, Needs: events.Needs{Prefix: true}, Open: func(rank int32) events.Claims { return s.store.Open(e, rank) }}
+		if s.warm != nil {
+			t.Past = s.warm.Of(w.No, w.URL, e.Base)
+		}
 		if from := said[w.ID]; from != nil {
 			sources, err := from.Sources(w.URL, w.Ranks)
 			if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/events/stream"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/indexer"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/local"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix/warm"
 )
 
 // Service is one that runs. Make it with [Start], and close it. All methods may be called at once.
@@ -28,6 +29,7 @@ type Service struct {
 	client   *http.Client // asks engines
 	store    *local.Store
 	follower *events.Follower
+	warm     *warm.Source // nil: nobody is asked
 	server   *indexer.Server
 	metrics  *metrics
 	listener net.Listener
@@ -91,6 +93,12 @@ func (s *Service) begin() error {
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	s.registry = fleet.NewRegistry(fleet.BreakerConfig{}, 0)
 	s.store = local.New(s.o.Limits)
+	var err error
+	if len(s.o.SnapshotFrom) > 0 {
+		if s.warm, err = warm.New(warm.Options{Endpoints: s.o.SnapshotFrom, Token: s.o.SnapshotToken, Log: s.log}); err != nil {
+			return err
+		}
+	}
 	s.follower = events.Start(events.Options{Client: client, Log: s.log})
 	s.metrics = newMetrics(s)
 	urls := &urls{registry: s.registry}
@@ -99,7 +107,6 @@ func (s *Service) begin() error {
 		Token: s.o.Token, TLS: s.o.TLS, Hooks: indexer.Hooks{Answered: s.metrics.answered}, Log: s.log,
 	})
 	s.server.SetReady(false)
-	var err error
 	s.keeper, err = keeper.Start(keeper.Options{
 		// The load is nobody's concern here; polling tells of restarts, and five seconds are what it costs next to nothing for.
 		Registry: s.registry, Client: client, Targets: targets(s.o.Workers), PollInterval: 5 * time.Second, Log: s.log,
@@ -111,6 +118,7 @@ func (s *Service) begin() error {
 	if err != nil {
 		s.follower.Close()
 		s.server.Close(0)
+		s.endWarm()
 		client.CloseIdleConnections()
 		return err
 	}
@@ -191,6 +199,13 @@ func (s *Service) Close(grace time.Duration) {
 		s.keeper.Close()
 		s.follower.Close()
 		s.running.Wait()
+		s.endWarm()
 		s.client.CloseIdleConnections()
 	})
+}
+
+func (s *Service) endWarm() {
+	if s.warm != nil {
+		s.warm.Close()
+	}
 }

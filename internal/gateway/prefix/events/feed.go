@@ -271,10 +271,14 @@ func (f *feed) apply(now time.Time, payload []byte) (outcome stream.Outcome) {
 	for {
 		switch d.Next() {
 		case wire.Event:
+			orphans := f.counts.Orphans
 			f.event(&d.Event)
 			claimed = true
-			if d.Event.Kind == prefix.Cleared {
+			switch {
+			case d.Event.Kind == prefix.Cleared:
 				outcome = stream.Emptied
+			case f.splicing && f.counts.Orphans > orphans && outcome != stream.Lossy:
+				outcome = stream.Holed
 			}
 		case wire.Lost:
 			if !claimed {
