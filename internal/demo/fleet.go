@@ -46,7 +46,7 @@ func (f *Fleet) start(ctx context.Context, o *Options, policy string, requests i
 	for i := range o.Engines {
 		s, err := enginehttp.Start(enginehttp.Options{
 			Flavor: flavor(i), Models: []string{Model},
-			Engine: engine.Config{MaxModelLen: contextTokens, Seed: o.Seed, Timing: engine.Timing{Speed: o.Speed}},
+			Engine:   engine.Config{MaxModelLen: contextTokens, Seed: o.Seed, Timing: engine.Timing{Speed: o.Speed}},
 			KVEvents: &enginehttp.KVEvents{},
 		})
 		if err != nil {

@@ -8,7 +8,7 @@ type Config struct {
 	Discovery    Discovery
 	Managers     []Manager // nil: none is followed
 	PrefixIndex  PrefixIndex
-	Peers        *Peers    // nil: this gateway tells no other what it sends, and hears of none
+	Peers        *Peers // nil: this gateway tells no other what it sends, and hears of none
 	Server       Server
 	ClientFields ClientFields
 	Breaker      Breaker
