@@ -83,3 +83,24 @@ func TestAdoptTooLate(t *testing.T) {
 		t.Errorf("nobody has come for two minutes: %+v", s)
 	}
 }
+
+// TestHoled: claims with a hole are good and not all, until the engine says that it holds nothing.
+func TestHoled(t *testing.T) {
+	now := time.Unix(1000, 0)
+	m := New(now, true, Limits{})
+	m.Adopt(now, 8, 77, true, true)
+	m.Step(now, Input{Kind: Connected})
+	m.Step(now, Input{Kind: Replayed, Batch: Batch{Seq: 7, Print: 77}, Ask: 1})
+	m.Step(now, Input{Kind: Replayed, Batch: Batch{Seq: 8, Print: 88}, Ask: 1})
+	m.Applied(now, Holed)
+	m.Step(now, Input{Kind: ReplayEnd, Ask: 1})
+	if s := m.Status(); m.Trust() != Partial || s.PartWhy != Unplaced || s.Losses != 0 {
+		t.Errorf("%v, %+v", m.Trust(), s)
+	}
+	if a := m.Applied(now, Holed); len(a) != 0 {
+		t.Errorf("a second hole changes something: %+v", a)
+	}
+	if m.Applied(now, Emptied); m.Trust() != Whole {
+		t.Errorf("%v", m.Trust())
+	}
+}
