@@ -126,9 +126,10 @@ class Engine:
     def group(self):
         return int((LOGS / f"qualify-{self.name}.pgid").read_text())
 
-    def kill(self):
-        """SIGKILL to all of its processes at once, as when memory runs out."""
+    def kill(self, then=lambda: None):
+        """SIGKILL to all of its processes at once, as when memory runs out; calls then, and waits for them to be gone."""
         os.killpg(self.group(), signal.SIGKILL)
+        then()
         self.server.child.wait()
         self.server.child.stdout.close()
 

@@ -510,6 +510,7 @@ class Killed(PrefixCase):
         self.assertEqual(self.complete(self.p), (home, 608, 608))
 
     def killed(self):
+        """Right after the signal."""
         began = time.monotonic()
         wait_until(lambda: state(self.g, self.home) == "blind", "its claims are withdrawn", BOUND_S + 0.5)
         measured.append(("SIGKILL to the end of the belief", time.monotonic() - began))

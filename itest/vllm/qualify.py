@@ -366,8 +366,7 @@ class Death(Case):
         self.addCleanup(lambda: self.assertTrue(follows.doCleanups()))
         follows.before(b)
         broken = stream_of(b)
-        b.kill()
-        follows.killed()
+        b.kill(follows.killed)
         # The client must not take the half of an answer for the whole.
         with self.assertRaises(Exception) as caught:
             for chunk in broken:
