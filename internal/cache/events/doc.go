@@ -7,7 +7,7 @@
 //   - Visible, Removed, Attach, Detach and Restored never wait for a socket or for a snapshot: they note and return.
 //   - What happened is said [gather] after it at the latest, or as soon as a snapshot that is being made is done: some 0.3 s with a million
 //     names.
-//   - Close says what is left to say, ends every goroutine and waits.
+//   - Close ends every goroutine and waits. It says nothing more: a gateway takes back what it was told within a second of the silence.
 //
 // # Bounds
 //

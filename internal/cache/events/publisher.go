@@ -46,7 +46,6 @@ type Publisher struct {
 	at        Endpoints
 	wake      chan struct{}
 	quit      chan struct{}
-	ended     chan struct{} // run has
 	once      sync.Once
 	wg        sync.WaitGroup
 	snapshots chan struct{} // a place for each
@@ -94,7 +93,7 @@ func Start(o Options) (*Publisher, error) {
 	if o.ReplayBytes == 0 {
 		o.ReplayBytes = 64 << 20
 	}
-	p := &Publisher{opt: o, wake: make(chan struct{}, 1), quit: make(chan struct{}), ended: make(chan struct{}), snapshots: make(chan struct{}, 4)}
+	p := &Publisher{opt: o, wake: make(chan struct{}, 1), quit: make(chan struct{}), snapshots: make(chan struct{}, 4)}
 	p.note.Pending, p.said.spare = &book.Pending{}, &book.Pending{}
 	p.said.ring = ring{batches: o.ReplayBatches, bytes: o.ReplayBytes}
 	if err := p.listen(); err != nil {
@@ -142,10 +141,9 @@ func (p *Publisher) closeSockets() {
 // Endpoints returns where the sockets are.
 func (p *Publisher) Endpoints() Endpoints { return p.at }
 
-// Close says what is left to say, closes the sockets and waits. It may be called twice.
+// Close closes the sockets at once and waits: what was told is taken back by the silence. It may be called twice.
 func (p *Publisher) Close() {
 	p.once.Do(func() { close(p.quit) })
-	<-p.ended
 	p.closeSockets()
 }
 
@@ -193,7 +191,6 @@ func (p *Publisher) noted(f func(*book.Pending)) {
 
 // run says what was noted, and the prices, until Close.
 func (p *Publisher) run() {
-	defer close(p.ended)
 	beat := time.NewTicker(costBeat)
 	defer beat.Stop()
 	wait := time.NewTimer(time.Hour)
@@ -207,8 +204,7 @@ func (p *Publisher) run() {
 		case <-beat.C:
 			p.price()
 		case <-p.quit:
-			p.flush()
-			return
+			return // what is said now would be dropped with its sockets
 		}
 	}
 }

@@ -148,11 +148,13 @@ func TestEvents(t *testing.T) {
 	if len(l.costs) != 0 {
 		t.Errorf("a price of nothing: %+v", l.costs)
 	}
+	before := time.Now()
 	if n, err := restore(a, 1, 8); n != 8 || err != nil {
 		t.Fatalf("%d, %v", n, err)
 	}
+	took := time.Since(before).Seconds()
 	l.until("a price", func() bool { return len(l.costs) > 0 })
-	if c := l.costs["http://a:8000"]; c.Instance != 1 || c.Samples != 1 || c.PerToken <= 0 || c.PerToken > 1 || c.Medium != managerwire.CPU {
+	if c := l.costs["http://a:8000"]; c.Instance != 1 || c.Samples != 1 || c.PerToken <= 0 || c.PerToken*8*blockTokens > took*1.000001 || c.Medium != managerwire.CPU {
 		t.Errorf("%+v", c)
 	}
 	b := m.dial(named("b"), reached("http://b:8000"))

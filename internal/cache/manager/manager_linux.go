@@ -145,7 +145,7 @@ func (m *Manager) Close() error {
 	m.quit()
 	err := m.stopAdmin()
 	m.wg.Wait()
-	m.tells.close() // after all who have something to tell
+	m.tells.close()
 	m.mem.Lock()
 	defer m.mem.Unlock()
 	m.mu.Lock()
