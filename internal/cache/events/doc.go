@@ -5,8 +5,8 @@
 //
 //   - Batches are numbered densely from 0. What was said up to number n, and a snapshot that resumes at n+1, say the same.
 //   - Visible, Removed, Attach, Detach and Restored never wait for a socket or for a snapshot: they note and return.
-//   - What happened is said [gather] after it at the latest, or as soon as a snapshot that is being made is done: some 0.3 s with a million
-//     names.
+//   - What happened is said [gather] after it at the latest, or as soon as a snapshot that is being made is done: some 0.7 s with a million
+//     names, in which a replay waits too.
 //   - Close ends every goroutine and waits. It says nothing more: a gateway takes back what it was told within a second of the silence.
 //
 // # Bounds
