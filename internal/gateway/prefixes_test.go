@@ -305,3 +305,35 @@ func TestRoutingByPrefix(t *testing.T) {
 		})
 	}
 }
+
+// TestLagIsOfLiveBatches: what a gateway that comes late is replayed is old, which is no lag.
+func TestLagIsOfLiveBatches(t *testing.T) {
+	r := newPrefixRig(t, enginehttp.VLLM)
+	r.want(0, 64, "")
+	e, err := enginehttp.Start(enginehttp.Options{Engine: engine.Config{Timing: engine.Timing{Speed: 1000}}, KVEvents: &enginehttp.KVEvents{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	r.engines = append(r.engines, e)
+	r.run(1, 0, 64) // before anybody follows it
+	r.registry.Put(fleet.Spec{ID: "late", URL: e.URL(), Kind: fleet.VLLM, Models: []string{rigModel}})
+	r.p.change()
+	r.want(0, 64, "e2:64")
+	lag := func() time.Duration {
+		for _, s := range r.p.follower.Status() {
+			if s.ID == "late" {
+				return s.Lag
+			}
+		}
+		return -1
+	}
+	if got := lag(); got != 0 {
+		t.Errorf("a lag of %v after a replay", got)
+	}
+	r.run(1, 1000, 1064)
+	r.want(1000, 1064, "e2:64")
+	if got := lag(); got <= 0 || got > time.Minute {
+		t.Errorf("a lag of %v after a live batch", got)
+	}
+}

@@ -42,6 +42,7 @@ type feed struct {
 	counts   Counts
 	fault    error
 	lag      time.Duration
+	live     bool // what is applied came just now: a replay's age is no lag
 	cutOff   bool
 	settleAt time.Time // when the index may forget what was doubted
 	told     [3]uint8  // state, reason and trust, as Hooks.Changed was told
@@ -215,6 +216,7 @@ func (f *feed) settle(now time.Time) {
 
 // step does what the machine decides.
 func (f *feed) step(now time.Time, in stream.Input) {
+	f.live = in.Kind == stream.Live
 	for _, a := range f.m.Step(now, in) {
 		switch a.Kind {
 		case stream.Apply:
@@ -296,7 +298,7 @@ func (f *feed) apply(now time.Time, payload []byte) (outcome stream.Outcome) {
 			for i := range d.Bad {
 				f.counts.Bad[i] += d.Bad[i] - before[i]
 			}
-			if t := d.Time(); t > 0 {
+			if t := d.Time(); t > 0 && f.live {
 				f.lag = time.Duration(max(0, min(float64(now.UnixNano())-t*1e9, math.MaxInt64/2)))
 			}
 			return outcome
