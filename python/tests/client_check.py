@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import select
 import sys
 import time
 
@@ -95,11 +96,25 @@ def check_restore(path):
         assert a.lease, a
         s.cancel(t)
 
+        # Several questions at once: an answer to one is not waited for by another.
+        tickets = [s.ask([(0, names(k, 4))]) for k in (1, 9, 1)]
+        got = [None] * 3
+        while None in got:
+            select.select([s], [], [], 1)
+            got = [g or s.answer(t, block=False) for g, t in zip(got, tickets)]
+        assert [g.why for g in got] == ["found", "missing", "found"], got
+        for g in got:
+            if g.lease:
+                s.release(g.lease)
+
+        reader = client.Session(path, "python", [namespace()], join=s.credentials, publishes=False)
+        assert not reader._own
         worker = client.Session(path, "python", [namespace()], join=s.credentials)
         a = s.query([(0, names(1, 4))])
         count = []
         worker.restore(a.lease, 0, lambda i, view: count.append(bytes(view) == page(1, i)))
         assert count == [True] * 4
+        reader._drop()
         worker._drop()
 
 
