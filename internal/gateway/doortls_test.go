@@ -19,7 +19,7 @@ func TestDoorBelowTLS(t *testing.T) {
 		"cert.pem": cert, "key.pem": key,
 		configFile: `
 models: [{id: m}]
-server: {port: 0, clients: {header_timeout: 200ms, idle_timeout: 300ms}, tls: {cert_file: $DIR/cert.pem, key_file: $DIR/key.pem}, admin: {port: 0}}
+server: {port: 0, clients: {header_timeout: 1s, idle_timeout: 1500ms}, tls: {cert_file: $DIR/cert.pem, key_file: $DIR/key.pem}, admin: {port: 0}}
 discovery: {static: {workers: ['http://127.0.0.1:1']}}`,
 	})
 	host := strings.TrimPrefix(l.URL(), "https://")

@@ -447,7 +447,7 @@ func TestQuickRestart(t *testing.T) {
 		return status
 	}
 	for _, e := range engines {
-		if err := e.SetFault(enginehttp.Fault{Kind: enginehttp.FaultRestart, DelayMS: 100}); err != nil {
+		if err := e.SetFault(enginehttp.Fault{Kind: enginehttp.FaultRestart, DelayMS: 500}); err != nil {
 			t.Fatal(err)
 		}
 	}
