@@ -35,7 +35,7 @@ readme: build ## run the commands that the README shows
 openai-client: build ## the real openai Python client and curl against perigee serve
 	@scripts/openai-client.sh
 
-qualify-vllm: build ## perigee serve before two real vLLM engines on the CPU: 3 GB of disk, 6 GB of memory
+qualify-vllm: build ## perigee serve before two real vLLM engines on the CPU, then perigee cache beside one: 3 GB of disk, 6 GB of memory
 	@scripts/vllm/qualify.sh
 
 generate: ## write the generated files anew
