@@ -48,3 +48,15 @@ func TestPython(t *testing.T) {
 	s.Close()
 	m.settled()
 }
+
+// TestVLLMAdapter runs what of the adapter for vLLM needs no engine: its decisions and its threads. The rest is `make qualify-vllm`.
+func TestVLLMAdapter(t *testing.T) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("no python3")
+	}
+	cmd := exec.Command("python3", "-I", "../../../python/tests/vllm_check.py")
+	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "\nOK") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
