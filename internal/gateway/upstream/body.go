@@ -189,7 +189,7 @@ func (b *body) nextChunk() error {
 }
 
 // chunkLine reads a line between chunks without its end. Unlike a head's, it must end in CRLF: one party that takes LF alone
-// and one that does not would see different chunks.
+// and one that does not would see different chunks. For the same reason a CR within it is refused.
 func (b *body) chunkLine() ([]byte, error) {
 	limit := maxChunkLine
 	line, err := readLine(b.c.in.reader(), &limit)
@@ -198,7 +198,7 @@ func (b *body) chunkLine() ([]byte, error) {
 		return nil, errChunkTooLong
 	case err != nil:
 		return nil, err
-	case maxChunkLine-limit != len(line)+len("\r\n"):
+	case maxChunkLine-limit != len(line)+len("\r\n"), bytes.IndexByte(line, '\r') >= 0:
 		return nil, errChunk
 	}
 	return line, nil
