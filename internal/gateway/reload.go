@@ -66,7 +66,7 @@ func (g *Gateway) Reload(ctx context.Context) error {
 	defer g.reloading.Unlock()
 	g.seen = g.look() // before reading: what changes meanwhile is seen next time
 	outcome, err := g.reloadLocked(ctx)
-	g.seen = g.seen.with(g.look()) // files that are watched from now on
+	g.seen = g.seen.with(g.look()) // without files that nothing names any more; of those that it names each was looked at before
 	g.metrics.Reloads.WithLabelValues(outcome).Inc()
 	ok := 1.0
 	if err != nil {
@@ -82,10 +82,11 @@ func (g *Gateway) reloadLocked(ctx context.Context) (outcome string, err error) 
 	var held *files
 	g.wanted = nil
 	if next != nil {
+		g.wanted = named(next)
+		g.seen = g.seen.with(g.look()) // files that are watched from now on, before they are read
 		var more config.Faults
 		held, more = readFiles(next, g.files)
 		faults = append(faults, more...)
-		g.wanted = named(next)
 	}
 	for _, f := range faults {
 		level := slog.LevelError
