@@ -17,7 +17,7 @@ help: ## list the targets
 build: ## build the static binary bin/perigee
 	@scripts/build.sh
 
-test: ## everything that CI runs: about 10 minutes cold on 2 cores, 7 warm
+test: ## everything that CI runs: about 13 minutes cold on 2 cores, 8 warm
 	@FUZZTIME=$(FUZZTIME) scripts/test.sh all
 
 check: ## the quick part of it, for between edits: no race detector, no fuzzing, no Python
