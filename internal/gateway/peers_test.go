@@ -18,15 +18,18 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/load"
 )
 
-// freePort is one that nobody listened at a moment ago.
-func freePort(t *testing.T) int {
+// freePorts are two different ones that nobody listened at a moment ago: the first is held until the second is known.
+func freePorts(t *testing.T) (ports [2]int) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for i := range ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		ports[i] = l.Addr().(*net.TCPAddr).Port
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return ports
 }
 
 // TestGatewaysHearEachOther: two gateways before one engine over TCP. What one has sent the other counts, and shows.
@@ -36,7 +39,7 @@ func TestGatewaysHearEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(e.Close)
-	ports := [2]int{freePort(t), freePort(t)}
+	ports := freePorts(t)
 	var gateways [2]*Gateway
 	for i := range gateways {
 		text := fmt.Sprintf(`
