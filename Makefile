@@ -24,7 +24,7 @@ check: ## the quick part of it, for between edits: no race detector, no fuzzing,
 	@scripts/test.sh quick
 
 race: ## the tests alone, with the race detector
-	@go test -race -shuffle=on ./...
+	@scripts/race.sh
 
 fuzz: ## each fuzz test in turn; make fuzz FUZZTIME=1h for a long run
 	@FUZZTIME=$(FUZZTIME) scripts/fuzz.sh

