@@ -1,4 +1,4 @@
-"""lock.py PYLOCK: prints a pylock.toml as pip requirements with hashes, only those of files that could be installed on Linux x86-64 with
+"""lock.py PYLOCK ENGINE: prints a pylock.toml as pip requirements with hashes, only those of files that could be installed on Linux x86-64 with
 CPython 3.11 to 3.13. (uv's own form has the hashes of every file ever published of a version: 370 KB instead of 40.)"""
 
 import re
@@ -19,7 +19,7 @@ def usable(wheel):
     return stable or (abis in PYTHONS and abis in pythons.split("."))
 
 
-print("# Written by scripts/vllm/lock.sh from requirements.in and overrides.txt: Linux x86-64, CPython 3.11 to 3.13.")
+print(f"# Written by scripts/{sys.argv[2]}/lock.sh from requirements.in and overrides.txt: Linux x86-64, CPython 3.11 to 3.13.")
 for p in tomllib.load(open(sys.argv[1], "rb"))["packages"]:
     marker = p.get("marker", "")
     if "'never'" in marker or re.search(r"sys_platform == '(win32|darwin|emscripten)'$", marker):

@@ -9,5 +9,5 @@ python3 -m venv "$tmp/venv"
 "$tmp/venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r uv.txt
 "$tmp/venv/bin/uv" pip compile --quiet --universal --python-version 3.11 --format pylock.toml \
 	--override overrides.txt requirements.in -o "$tmp/pylock.toml"
-"$tmp/venv/bin/python" lock.py "$tmp/pylock.toml" >"$tmp/requirements.txt"
+"$tmp/venv/bin/python" lock.py "$tmp/pylock.toml" vllm >"$tmp/requirements.txt"
 mv "$tmp/requirements.txt" requirements.txt
