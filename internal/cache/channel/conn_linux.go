@@ -163,8 +163,9 @@ func (c *Conn) End(class wire.Class, text string) {
 	c.Kick()
 }
 
-// endGrace is how long the last words may take. A peer that is alive reads in microseconds.
-const endGrace = 100 * time.Millisecond
+// endGrace is how long the last words may take. A peer that is alive reads in microseconds; but our own writer may have to wait for a core, and who
+// is not told why his session has ended asks again in vain.
+const endGrace = time.Second
 
 // write writes what others have for the peer, until the reader ends.
 func (c *Conn) write() {

@@ -79,7 +79,7 @@ func dial(t *testing.T, s *Server) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(20 * time.Second))
+	c.SetDeadline(time.Now().Add(2 * time.Minute))
 	return c
 }
 
@@ -218,7 +218,7 @@ func TestOtherUser(t *testing.T) {
 	}
 	for uid, want := range map[uint32]wire.Kind{allowed: wire.KindWelcome, other: wire.KindClosing} {
 		c := dialAs(t, s.opt.Path, uid)
-		c.SetDeadline(time.Now().Add(20 * time.Second))
+		c.SetDeadline(time.Now().Add(2 * time.Minute))
 		c.Write(wire.Append(nil, wire.Header{Ref: 1}, &wire.Hello{MinVersion: 1, MaxVersion: 1}))
 		h, m := hear(t, c)
 		if h.Kind != want {

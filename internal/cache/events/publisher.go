@@ -138,6 +138,11 @@ func (p *Publisher) closeSockets() {
 	p.wg.Wait()
 }
 
+// WaitSubscribed waits until n subscribers listen: see zmtp.Publisher.
+func (p *Publisher) WaitSubscribed(ctx context.Context, n int) error {
+	return p.pub.WaitSubscribed(ctx, n)
+}
+
 // Endpoints returns where the sockets are.
 func (p *Publisher) Endpoints() Endpoints { return p.at }
 
@@ -235,17 +240,17 @@ func (p *Publisher) price() {
 	p.sayLocked(s.prices.Events(now(), &s.book))
 }
 
-// sayLocked publishes events and remembers them for replay.
+// sayLocked publishes events and remembers them for replay. It counts them first: who has heard of one finds it in the counts.
 func (p *Publisher) sayLocked(events []managerwire.Event) {
 	s := &p.said
 	for part := range book.Batches(events) {
 		b := managerwire.AppendBatch(nil, p.head(), part)
-		s.ring.add(b)
-		p.pub.Publish(managerwire.Message(s.next, b)...)
-		s.next++
 		for i := range part {
 			p.count.events[part[i].Kind].Add(1)
 		}
+		s.ring.add(b)
+		p.pub.Publish(managerwire.Message(s.next, b)...)
+		s.next++
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"maps"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -57,11 +58,10 @@ func (m *tester) listen(t *testing.T) *listener {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(30 * time.Second))
-	for m.tells.pub.Stats().Subscribers == 0 {
-		<-time.After(time.Millisecond)
+	c.SetDeadline(time.Now().Add(patience))
+	if err := m.tells.pub.WaitSubscribed(t.Context(), 1); err != nil {
+		t.Fatal(err)
 	}
-	<-time.After(20 * time.Millisecond) // its topic is on the way
 	return &listener{t: t, c: c, names: map[chain.Key]chain.Key{}, engines: map[string]uint64{}, costs: map[string]managerwire.Event{}}
 }
 
@@ -158,6 +158,8 @@ func TestEvents(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	b := m.dial(named("b"), reached("http://b:8000"))
+	// One that leaves before it was told is never told: so that the count is known, it is waited for.
+	l.until("another, for a while", func() bool { return l.engines["http://b:8000"] == 2 })
 	m.dialUnaddressed(t, b)
 	l.until("another", func() bool { return l.engines["http://b:8000"] == 4 })
 	m.Evict(3)
@@ -171,7 +173,7 @@ func TestEvents(t *testing.T) {
 	l.until("flushed", func() bool { return len(l.names) == 0 })
 	_, metrics := m.admin("GET", "/metrics", nil)
 	for _, want := range []string{
-		`perigee_cache_events_total{type="Attached"} 2`, `perigee_cache_events_total{type="AllBlocksCleared"} 1`, "perigee_cache_events_names 0",
+		`perigee_cache_events_total{type="Attached"} 3`, `perigee_cache_events_total{type="AllBlocksCleared"} 1`, "perigee_cache_events_names 0",
 		"perigee_cache_events_unaddressed_engines_total 1", "perigee_cache_events_subscribers 1", "perigee_cache_events_dropped_total 0",
 	} {
 		if !strings.Contains(metrics, want+"\n") {
@@ -263,7 +265,7 @@ func TestEventsToGateway(t *testing.T) {
 	follow(m)
 	depth := func(p, want int) {
 		t.Helper()
-		deadline := time.Now().Add(20 * time.Second)
+		deadline := time.Now().Add(patience)
 		for {
 			var match gateway.Match
 			var tokens []uint32
@@ -308,7 +310,10 @@ func TestEventsToGateway(t *testing.T) {
 
 // TestEventsRestart: at the same sockets another epoch begins at 0.
 func TestEventsRestart(t *testing.T) {
-	m := begin(t, telling)
+	dir := filepath.Dir(socketPath(t)) // no port, which another one might have by then
+	m := begin(t, func(o *Options) {
+		o.Events = Endpoints{"ipc://" + dir + "/e", "ipc://" + dir + "/r", "ipc://" + dir + "/s"}
+	})
 	m.dial(reached("http://a"))
 	at := m.EventsAt()
 	m.Close()

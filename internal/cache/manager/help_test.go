@@ -29,6 +29,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// patience is how long tests wait for what has to come: far longer than a machine with a load of 40 needs.
+const patience = 2 * time.Minute
+
 const (
 	blockTokens = 16
 	pageBytes   = 5000 // no multiple of anything
@@ -214,7 +217,7 @@ func (m *tester) settled() {
 // until waits for the status to be as it is wanted.
 func (m *tester) until(what string, want func(Status) bool) {
 	m.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(patience)
 	for !want(m.Status()) {
 		if time.Now().After(deadline) {
 			m.t.Fatalf("never: %s: %+v", what, m.Status())

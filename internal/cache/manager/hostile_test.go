@@ -117,7 +117,7 @@ func TestHostileFrames(t *testing.T) {
 		}
 		c.Write(b)
 		c.(*net.UnixConn).CloseWrite()
-		c.SetReadDeadline(time.Now().Add(10 * time.Second))
+		c.SetReadDeadline(time.Now().Add(patience))
 		buf := make([]byte, 4096)
 		for err == nil {
 			_, err = c.Read(buf)

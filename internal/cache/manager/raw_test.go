@@ -108,7 +108,7 @@ func (c *rawConn) Read(b []byte) (int, error) {
 // hear returns the next message, and the descriptors that came with it. nil is the connection's end.
 func (c *rawConn) hear() (wire.Message, []*os.File) {
 	c.m.t.Helper()
-	c.uc.SetReadDeadline(time.Now().Add(20 * time.Second))
+	c.uc.SetReadDeadline(time.Now().Add(patience))
 	head := make([]byte, wire.HeaderSize)
 	if _, err := io.ReadFull(c.in, head); err != nil {
 		return nil, nil

@@ -132,7 +132,7 @@ func TestFalseAcknowledgements(t *testing.T) {
 	}{
 		"stuck":             {nil, context.DeadlineExceeded, false},
 		"too few slots":     {at(3, &wire.Granted{}), ErrProtocol, true},
-		"not its slot":      {at(3, &wire.Granted{Slots: make([]wire.GrantedSlot, 1)}), ErrProtocol, false},
+		"not its slot":      {append(at(3, &wire.Granted{Slots: make([]wire.GrantedSlot, 1)}), at(3, &wire.Published{})...), ErrProtocol, false},
 		"another answer":    {at(3, &wire.Pong{}), ErrProtocol, true},
 		"malformed":         {append(at(3, &wire.Granted{}), make([]byte, 40)...)[:wire.HeaderSize+10], ErrLost, true},
 		"the end":           {at(0, &wire.Closing{Class: wire.Overdue}), ErrLost, true},
@@ -170,10 +170,6 @@ func TestFalseAcknowledgements(t *testing.T) {
 			defer cancel()
 			if name != "stuck" && name != "granted and stuck" {
 				ctx = context.Background()
-			}
-			if name == "not its slot" { // Published follows from a Manager that is none: not here
-				ctx, cancel = context.WithTimeout(context.Background(), 50*time.Millisecond)
-				defer cancel()
 			}
 			_, err = s.Publish(ctx, &Publish{Blocks: []wire.Block{{}}}, func(int, []byte) error { t.Error("a slot that is not there"); return nil })
 			if !errors.Is(err, c.want) {
