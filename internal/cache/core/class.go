@@ -17,7 +17,7 @@ const (
 	StaleTicket
 	// Retired: the operation has ended, and its answer was given. Nothing starts it again.
 	Retired
-	// StaleRead: no such read is under way.
+	// StaleRead: no such read or copy is under way.
 	StaleRead
 	// Repeated: this consumer has started already, or has ended.
 	Repeated
@@ -31,6 +31,9 @@ const (
 	TooMany
 	// Overdue: grants or restores have been open for so long that their client is taken to hang.
 	Overdue
+	// Overlap: pieces of offered memory meet, within the message or with what another copy writes or reads. The client has made a mistake
+	// with its own memory.
+	Overlap
 )
 
 // EventKind names an event's type where it is spoken of.
@@ -56,4 +59,9 @@ const (
 	KindTick
 	KindFlush
 	KindEvict
+	KindOfferPool
+	KindPublishFrom
+	KindRestoreInto
+	KindInDone
+	KindOutDone
 )

@@ -23,6 +23,8 @@ type Budgets struct {
 	// Speculative is for all Warm queries together, and a quarter of an instance's is for its own. 0 is a quarter of Total: what
 	// somebody may want never displaces what somebody waits for.
 	Speculative int64
+	// Offered is for all memory that sessions offer together: what of engines' own pools the shell maps. 0 is no bound.
+	Offered int64
 }
 
 // ScopeBudget bounds one tenant, in bytes. 0 is no bound.
@@ -47,6 +49,12 @@ type Limits struct {
 	// Identity is how many bytes of identity records a session's unfinished blocks may have. 16 MiB: those of 4,000 blocks of 1,024
 	// tokens, and a session that has so many open at once is given no room for more until some are sealed.
 	Identity int
+	// Copies between slots and offered memory that a session may have under way, and pieces of them all together. 256: two for
+	// each of 64 ranks, twice over. 262,144: four of the largest messages, which take some ten MiB.
+	Copies, Pieces int
+	// SessionPools and Pools are how many pools of its own a session may offer, and all together. 128: two for each of 64 ranks. 512:
+	// each is a descriptor and a map.
+	SessionPools, Pools int
 	// Sessions, alive or quarantined. 256: a host has fewer than ten; the rest is for crash loops.
 	Sessions int
 	// Wait is the longest waiting budget. 60 s: no engine lets a request wait longer for a cache.
@@ -71,6 +79,10 @@ func (l Limits) withDefaults() Limits {
 	def(&l.Blocks, 8192)
 	def(&l.Identity, 16<<20)
 	def(&l.Sessions, 256)
+	def(&l.Copies, 256)
+	def(&l.Pieces, 1<<18)
+	def(&l.SessionPools, 128)
+	def(&l.Pools, 512)
 	for _, d := range []struct {
 		p *time.Duration
 		n time.Duration

@@ -37,7 +37,13 @@ type Core struct {
 	reads    map[dram.Page]*read
 	readByID map[ReadID]*read
 	lastRead ReadID
-	backed   map[dram.Key]backing
+
+	copies       map[CopyID]*copying // that the shell makes now
+	lastCopy     CopyID
+	memories     map[[2]uint64]bool // that sessions have offered
+	offeredBytes uint64
+
+	backed map[dram.Key]backing
 
 	used  usage // by all
 	pool  int64 // bytes of all arenas
@@ -92,6 +98,7 @@ func New(cfg Config, p dram.Policy) *Core {
 		spaces: map[Namespace]uint32{}, scopes: map[Scope]int{}, arenas: map[uint32]*arena{},
 		sessions: map[SessionID]*session{}, instances: map[string]*session{},
 		fills: map[dram.Page]*fill{}, reads: map[dram.Page]*read{}, readByID: map[ReadID]*read{}, backed: map[dram.Key]backing{},
+		copies: map[CopyID]*copying{}, memories: map[[2]uint64]bool{},
 	}
 }
 
@@ -111,6 +118,10 @@ func (c *Core) Step(now Time, ev Event, dst []Action) []Action {
 		c.unbacked(e)
 	case *ReadDone:
 		c.readDone(e)
+	case *InDone:
+		c.inDone(e)
+	case *OutDone:
+		c.outDone(e)
 	case *Tick:
 		c.tick()
 	case *Flush:
@@ -149,6 +160,12 @@ func (c *Core) client(ev Event) {
 		c.copied(e)
 	case *Release:
 		c.release(e)
+	case *OfferPool:
+		c.offerPool(e)
+	case *PublishFrom:
+		c.publishFrom(e)
+	case *RestoreInto:
+		c.restoreInto(e)
 	default:
 		panic("core: an event of no known type")
 	}

@@ -15,6 +15,7 @@ type lease struct {
 	pages         []dram.Page
 	consumers     uint32
 	started, done uint64 // bit per consumer
+	ours          uint64 // those that have started and whose pages the shell copies
 	failed        bool
 	closed        bool // nobody may start any more
 	deadline      Time // for the first Start; then for the last Copied
@@ -53,29 +54,40 @@ func (c *Core) leaseOf(id SessionID, ref LeaseID, k EventKind) *lease {
 }
 
 func (c *Core) start(e *Start) {
-	l := c.leaseOf(e.Session, e.Lease, KindStart)
+	l := c.startable(e.Session, e.Lease, e.Consumer, KindStart)
 	if l == nil {
-		return
-	}
-	refuse := func(class Class) { c.refuse(e.Session, KindStart, uint64(e.Lease.Index), class) }
-	switch {
-	case e.Consumer >= l.consumers:
-		refuse(Invalid)
-		return
-	case l.started>>e.Consumer&1 == 1:
-		refuse(Repeated)
-		return
-	case !l.closed && c.spoiled(l):
-		l.closed, l.failed = true, true
-		fallthrough
-	case l.closed:
-		refuse(StaleLease)
-		c.settleLease(e.Lease.Index)
 		return
 	}
 	l.started |= 1 << e.Consumer
 	l.deadline = c.now + c.lim.Patience
 	c.do(Plan{e.Session, e.Lease, e.Consumer, c.planOf(l, e.Consumer)})
+}
+
+// startable returns the lease that a consumer may start on, or refuses the event.
+func (c *Core) startable(id SessionID, ref LeaseID, consumer uint32, k EventKind) *lease {
+	l := c.leaseOf(id, ref, k)
+	if l == nil {
+		return nil
+	}
+	class := NoClass
+	switch {
+	case consumer >= l.consumers:
+		class = Invalid
+	case l.started>>consumer&1 == 1:
+		class = Repeated
+	case !l.closed && c.spoiled(l):
+		l.closed, l.failed = true, true
+		class = StaleLease
+	case l.closed:
+		class = StaleLease
+	default:
+		return l
+	}
+	c.refuse(id, k, uint64(ref.Index), class)
+	if class == StaleLease {
+		c.settleLease(ref.Index)
+	}
+	return nil
 }
 
 // spoiled says that a block of the lease was flushed or found to be corrupt since.
@@ -107,7 +119,7 @@ func (c *Core) copied(e *Copied) {
 		return
 	}
 	bit := uint64(1) << e.Consumer
-	if e.Consumer >= l.consumers || l.started&bit == 0 || e.Outcome > Mismatch {
+	if e.Consumer >= l.consumers || l.started&bit == 0 || l.ours&bit != 0 || e.Outcome > Mismatch {
 		c.refuse(e.Session, KindCopied, uint64(e.Lease.Index), Invalid)
 		return
 	}

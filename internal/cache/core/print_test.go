@@ -23,11 +23,13 @@ func chainOf(name string) chain.Key {
 
 var (
 	classNames = []string{"none", "stale session", "stale slot", "stale lease", "stale ticket", "retired", "stale read", "repeated", "invalid",
-		"instance busy", "arena busy", "too many", "overdue"}
+		"instance busy", "arena busy", "too many", "overdue", "overlap"}
 	kindNames = []string{"register", "lost", "fenced", "publish", "sealed", "abandoned", "query", "poll", "cancel", "start", "copied", "release",
-		"backed", "unbacked", "read-done", "tick", "flush", "evict"}
+		"backed", "unbacked", "read-done", "tick", "flush", "evict", "offer", "publish-from", "restore-into", "in-done", "out-done"}
 	whyNames         = []string{"found", "missing", "too large", "timed out", "unreadable"}
 	reasonNames      = []string{"evicted", "flushed", "corrupted"}
+	outcomeNames     = []string{"done", "failed", "mismatch"}
+	fateNames        = []string{"filled", "failed", "stale"}
 	dispositionNames = []string{"write", "present", "taken", "no room"}
 )
 
@@ -51,6 +53,27 @@ func slotNames(slots []PlanSlot) string {
 		if s.Checksum != 0 {
 			fmt.Fprintf(&b, "#%d", s.Checksum)
 		}
+	}
+	return b.String()
+}
+
+func pageNames(p Pages) string {
+	var b strings.Builder
+	at := 0
+	for i := range p.Counts {
+		var pieces []Piece
+		pieces, at = p.Page(i, at)
+		for j, x := range pieces {
+			fmt.Fprintf(&b, "%c%d:%d+%d", " /"[min(j, 1)], x.Pool, x.Offset, x.Length)
+		}
+	}
+	return b.String()
+}
+
+func fateWords(fates []SlotFate) string {
+	var b strings.Builder
+	for _, f := range fates {
+		b.WriteString(" " + fateNames[f])
 	}
 	return b.String()
 }
@@ -97,6 +120,20 @@ func text(a Action) string {
 		return fmt.Sprintf("removed %s/%d/%s: %s", spaceName(a.Namespace), a.Group, nameOf(a.Hash), reasonNames[a.Reason])
 	case Freed:
 		return fmt.Sprintf("freed %v", a.Slot)
+	case PoolTaken:
+		return fmt.Sprintf("%v: pool %d taken", a.Session, a.Pool)
+	case PoolGone:
+		return fmt.Sprintf("%v: pool %d gone", a.Session, a.Pool)
+	case CopyIn:
+		return fmt.Sprintf("copy %d of %v into%s from%s", a.Copy, a.Session, slotNames(a.Slots), pageNames(a.Pages))
+	case CopyOut:
+		return fmt.Sprintf("copy %d of %v: lease %v for %d, out of%s into%s", a.Copy, a.Session, a.Lease, a.Consumer, slotNames(a.Slots), pageNames(a.Pages))
+	case CopyStop:
+		return fmt.Sprintf("copy %d: stop", a.Copy)
+	case CopiedIn:
+		return fmt.Sprintf("%v: copied in %d:%s", a.Session, a.Copy, fateWords(a.Slots))
+	case CopiedOut:
+		return fmt.Sprintf("%v: copied out %d, lease %v for %d: %s, %d of %d", a.Session, a.Copy, a.Lease, a.Consumer, outcomeNames[a.Outcome], a.Good, a.Total)
 	case CloseSession:
 		return fmt.Sprintf("%v: close: %s", a.Session, classNames[a.Class])
 	}

@@ -36,6 +36,7 @@ type grant struct {
 	slot, gen uint32
 	part      uint8
 	collected bool
+	copy      CopyID // the shell fills it; 0: the client
 	deadline  Time
 }
 
@@ -167,13 +168,25 @@ func (c *Core) grantOf(id SessionID, ref SlotRef, k EventKind) (at uint32, ok bo
 	if s == nil {
 		return 0, false
 	}
+	at, ok = c.grantAt(s, ref)
+	switch {
+	case !ok:
+		c.refuse(id, k, uint64(ref.Index), StaleSlot)
+	case c.grants[at].copy != 0: // it is not the client who fills it
+		c.refuse(id, k, uint64(ref.Index), Repeated)
+		ok = false
+	}
+	return at, ok
+}
+
+// grantAt returns the grant that a session speaks of.
+func (c *Core) grantAt(s *session, ref SlotRef) (at uint32, ok bool) {
 	if a := c.arenas[ref.Arena]; a != nil {
 		t, there := c.books.SlotAt(a.at, ref.Index)
 		if there && t.State == dram.SlotGranted && t.Gen == ref.Gen && t.Word < uint64(len(c.grants)) && c.grants[t.Word].sess == s {
 			return uint32(t.Word), true
 		}
 	}
-	c.refuse(id, k, uint64(ref.Index), StaleSlot)
 	return 0, false
 }
 
@@ -189,7 +202,13 @@ func (c *Core) sealed(e *Sealed) {
 		c.endGrant(at)
 		return
 	}
-	c.books.Seal(g.arena.at, g.slot, e.Checksum)
+	c.sealGrant(at, f, e.Checksum)
+}
+
+// sealGrant ends a grant whose slot is written.
+func (c *Core) sealGrant(at uint32, f *fill, checksum uint64) {
+	g := c.grants[at]
+	c.books.Seal(g.arena.at, g.slot, checksum)
 	f.sealed |= 1 << g.part
 	f.deadline = c.now + c.lim.Patience
 	g.pub.sealed++

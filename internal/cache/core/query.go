@@ -177,6 +177,7 @@ func (c *Core) abandonQuery(q *query) {
 	if q.lease != (LeaseID{}) {
 		l := &c.leases[q.lease.Index]
 		l.closed, l.query = true, nil
+		c.stopCopies(l.sess, q.lease)
 		c.leave(q)
 		c.settleLease(q.lease.Index)
 		return

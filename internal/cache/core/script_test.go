@@ -3,6 +3,7 @@ package core
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -31,8 +32,11 @@ type coreScript struct {
 //	query S TICKET GROUP:A,B,… mode=prefix|exact|discover|warm scope=N consumers=N prio=N wait=D
 //	poll S TICKET · cancel S TICKET
 //	start S LEASE consumer=N · copied S LEASE consumer=N outcome=done|failed|mismatch bad=N · release S LEASE
+//	offer S POOL bytes=N mem=N
+//	publish-from S SLOT@POOL:OFFSET+LENGTH/… … · in-done COPY SUM|failed …
+//	restore-into S LEASE POOL:OFFSET+LENGTH/… … consumer=N · out-done COPY outcome=… good=N
 //	backed NS A B<A group=N parts=N at=OFFSET · unbacked NS A group=N at=OFFSET · read-done N outcome=…
-//	tick · flush [ns=NAME] · evict ARENA N · usage · stats
+//	tick · flush [ns=NAME] · evict ARENA N · usage · copies
 func (s *coreScript) do(c *script.Command) bool {
 	switch c.Name {
 	case "new":
@@ -45,6 +49,10 @@ func (s *coreScript) do(c *script.Command) bool {
 		u := s.c.Usage()
 		c.Print(fmt.Sprintf("pool %d free %d blocks %d reserved %d leased %d orphaned %d pinned %d granted %d quarantined %d",
 			u.Pool, u.Free, u.Blocks, u.Reserved, u.Leased, u.Orphaned, u.Pinned, u.Granted, u.Quarantined))
+		return true
+	case "copies":
+		u := s.c.Usage()
+		c.Print(fmt.Sprintf("copies %d pools %d offered %d", u.Copies, u.Pools, u.Offered))
 		return true
 	}
 	ev := s.event(c)
@@ -63,10 +71,11 @@ func (s *coreScript) do(c *script.Command) bool {
 func (s *coreScript) create(c *script.Command) {
 	cfg := Config{
 		Epoch:   uint64(c.Int("epoch", scriptEpoch)),
-		Budgets: Budgets{c.Int("total", 0), c.Int("instance", 0), c.Int("spec", 0)},
+		Budgets: Budgets{c.Int("total", 0), c.Int("instance", 0), c.Int("spec", 0), c.Int("offered", 0)},
 		Limits: Limits{
 			SessionQueries: int(c.Int("queries", 0)), Wait: c.Duration("wait", 0), LeaseTTL: c.Duration("ttl", 0),
 			Patience: c.Duration("patience", 0), Publishes: int(c.Int("publishes", 0)), Sessions: int(c.Int("sessions", 0)), Identity: int(c.Int("identity", 0)),
+			Copies: int(c.Int("copies", 0)), Pieces: int(c.Int("pieces", 0)), SessionPools: int(c.Int("pools", 0)),
 		},
 		Scopes: map[Scope]ScopeBudget{},
 	}
@@ -120,7 +129,62 @@ func (s *coreScript) event(c *script.Command) Event {
 	case "evict":
 		return &Evict{uint32(c.ParseInt(c.Word())), int(c.ParseInt(c.Word()))}
 	}
+	if ev := copyOf(c); ev != nil {
+		return ev
+	}
 	return belowOf(c)
+}
+
+func copyOf(c *script.Command) Event {
+	switch c.Name {
+	case "offer":
+		e := &OfferPool{Session: sessionArg(c), Pool: uint32(c.ParseInt(c.Word())), Bytes: uint64(c.Int("bytes", 0))}
+		e.Memory[0] = uint64(c.Int("mem", int64(e.Pool)))
+		return e
+	case "publish-from":
+		e := &PublishFrom{Session: sessionArg(c)}
+		for _, w := range c.Words() {
+			slot, pieces, _ := strings.Cut(w, "@")
+			n := numbers(c, slot, ".")
+			e.Slots = append(e.Slots, SlotRef{n[0], n[1], n[2]})
+			addPage(c, &e.Pages, pieces)
+		}
+		return e
+	case "restore-into":
+		e := &RestoreInto{Session: sessionArg(c), Lease: leaseArg(c), Consumer: uint32(c.Int("consumer", 0))}
+		for _, w := range c.Words() {
+			addPage(c, &e.Pages, w)
+		}
+		return e
+	case "in-done":
+		e := &InDone{Copy: CopyID(c.ParseInt(c.Word()))}
+		for _, w := range c.Words() {
+			p := CopiedPage{OK: w != "failed"}
+			if p.OK {
+				p.Checksum = uint64(c.ParseInt(w))
+			}
+			e.Pages = append(e.Pages, p)
+		}
+		return e
+	case "out-done":
+		return &OutDone{CopyID(c.ParseInt(c.Word())), outcomeArg(c), uint32(c.Int("good", 0))}
+	}
+	return nil
+}
+
+// addPage adds a page of pieces POOL:OFFSET+LENGTH/….
+func addPage(c *script.Command, p *Pages, text string) {
+	pieces := strings.Split(text, "/")
+	p.Counts = append(p.Counts, uint32(len(pieces)))
+	for _, w := range pieces {
+		pool, at, _ := strings.Cut(w, ":")
+		n := strings.Split(at, "+")
+		offset, err := strconv.ParseUint(n[0], 10, 64)
+		if err != nil {
+			c.Fatalf("%s: %v", w, err)
+		}
+		p.Pieces = append(p.Pieces, Piece{uint32(c.ParseInt(pool)), uint32(c.ParseInt(n[1])), offset})
+	}
 }
 
 func belowOf(c *script.Command) Event {

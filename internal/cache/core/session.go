@@ -23,6 +23,11 @@ type session struct {
 
 	identity int // bytes of the identity records of unfinished blocks
 
+	pools  map[uint32]offered
+	copies []*copying // under way, oldest first
+	pieces int        // of them
+	gone   bool       // its process is: it is fenced when the last copy has ended
+
 	budget int64 // bytes that its queries may hold
 	used   usage
 }
@@ -197,6 +202,8 @@ func (c *Core) lost(id SessionID) {
 		c.giveUp(p)
 	}
 	s.publishes = nil
+	c.stopCopies(s, LeaseID{})
+	c.dropPools(s)
 }
 
 // fenced frees what was quarantined: the process can touch nothing any more.
@@ -206,6 +213,9 @@ func (c *Core) fenced(id SessionID) {
 		return
 	}
 	c.lost(id)
+	if s.gone = len(s.copies) > 0; s.gone {
+		return // what we touch for it is not free either
+	}
 	for i := range c.grants {
 		if c.grants[i].sess == s {
 			c.endGrant(uint32(i))

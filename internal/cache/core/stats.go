@@ -13,7 +13,7 @@ type Stats struct {
 	Collected   int64                // blocks given up before they were complete
 	Removed     [Corrupted + 1]int64 // blocks, by reason
 	Nothing     [Unreadable + 1]int64
-	Refused     [Overdue + 1]int64
+	Refused     [Overlap + 1]int64
 	Restores    [2]int64 // failed, and whole
 	Busy        int64
 	BudgetWaits int64 // queries that had to wait for bytes
@@ -39,6 +39,9 @@ type Usage struct {
 	// Granted is of the slots that a session or a read may write, Quarantined the part of it that a session lost or let grow old.
 	Granted, Quarantined int64
 	Sessions             int
+	// Copies are those that the shell makes now, Pools and Offered how much memory sessions have offered, Offered in its bytes.
+	Copies, Pools int
+	Offered       int64
 }
 
 // Usage walks over the pool: for the status page and tests, not for each event.
@@ -75,6 +78,7 @@ func (c *Core) Usage() Usage {
 			u.Pinned += c.books.Bytes(p)
 		}
 	}
+	c.copyUsage(&u)
 	return u
 }
 
@@ -124,6 +128,9 @@ func (c *Core) Check() string {
 	}
 	for _, r := range c.readByID {
 		charged(r.acct, r.bytes)
+	}
+	if wrong := c.checkCopies(); wrong != "" {
+		return wrong
 	}
 	return c.checkSums(holds, sess, scopes)
 }

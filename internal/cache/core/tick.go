@@ -31,13 +31,21 @@ func (c *Core) tick() {
 		case l.started&^l.done == 0: // some consumers never came
 			l.closed, l.failed = true, true
 			c.settleLease(uint32(i))
+		case l.started&^l.done&^l.ours == 0: // who is late is we
 		default:
 			l.closed = true
 			c.closeSession(l.sess, Overdue)
 		}
 	}
 	for i := range c.grants {
-		if g := &c.grants[i]; g.sess != nil && !g.collected && c.now >= g.deadline {
+		g := &c.grants[i]
+		switch f := c.fills[g.page]; {
+		case g.sess == nil || g.collected:
+		case g.copy != 0: // who is late is we
+			if f != nil {
+				f.deadline = c.now + c.lim.Patience
+			}
+		case c.now >= g.deadline:
 			g.collected = true
 			c.giveUp(g.page)
 			c.closeSession(g.sess, Overdue)

@@ -19,6 +19,7 @@ const (
 	ArenaBusy    Class = 10
 	TooMany      Class = 11
 	Overdue      Class = 12
+	Overlap      Class = 13
 )
 
 // The channel's own classes.
@@ -37,7 +38,7 @@ const (
 	NoPool Class = 37
 	// PoolTooSmall: what the instance may have of the pool does not hold one page.
 	PoolTooSmall Class = 38
-	// NotBuilt: the message is specified and this Manager cannot do it. For the second copy route: use the first.
+	// NotBuilt: the message is specified and this Manager cannot do it. There is none such now.
 	NotBuilt Class = 39
 	// Unfenceable: the Manager cannot learn when the client's process ends (no pidfd), so it may not write shared memory.
 	Unfenceable Class = 40
@@ -49,12 +50,15 @@ const (
 	Slow Class = 43
 	// Stopping: the Manager is about to end.
 	Stopping Class = 44
+	// BadPool: the descriptor that was offered is no memory that the Manager can copy from and to; the text says why.
+	BadPool Class = 45
 )
 
 // classNames are the classes' words, for logs, metrics and texts.
 var classNames = map[Class]string{
 	StaleSession: "stale_session", StaleSlot: "stale_slot", StaleLease: "stale_lease", StaleTicket: "stale_ticket", Retired: "retired",
 	Repeated: "repeated", Invalid: "invalid", InstanceBusy: "instance_busy", ArenaBusy: "arena_busy", TooMany: "too_many", Overdue: "overdue",
+	Overlap: "overlap", BadPool: "bad_pool",
 	Malformed: "malformed", BadVersion: "bad_version", NotAllowed: "not_allowed", WrongRole: "wrong_role", Unknown: "unknown",
 	NoPool: "no_pool", PoolTooSmall: "pool_too_small", NotBuilt: "not_built", Unfenceable: "unfenceable", BadIdentity: "bad_identity",
 	BadDemand: "bad_demand", Slow: "slow", Stopping: "stopping",
@@ -72,7 +76,7 @@ func (c Class) String() string {
 var fromCore = map[core.Class]Class{
 	core.StaleSession: StaleSession, core.StaleSlot: StaleSlot, core.StaleLease: StaleLease, core.StaleTicket: StaleTicket,
 	core.Retired: Retired, core.Repeated: Repeated, core.Invalid: Invalid, core.InstanceBusy: InstanceBusy, core.ArenaBusy: ArenaBusy,
-	core.TooMany: TooMany, core.Overdue: Overdue,
+	core.TooMany: TooMany, core.Overdue: Overdue, core.Overlap: Overlap,
 }
 
 // ClassOf returns the wire's number of a class of the core; Invalid for one that no client can cause.

@@ -148,30 +148,5 @@ type Goodbye struct{}
 // MapArenas asks for read-only descriptors. Answer: Arenas.
 type MapArenas struct{ Arenas []uint32 }
 
-// OfferPool hands over the engine's own host memory, as a descriptor sealed against shrinking, for the second copy route.
-type OfferPool struct {
-	Pool  uint32
-	Bytes uint64
-}
-
-// Target is where a page goes to or comes from in an offered pool, in bytes.
-type Target struct {
-	Pool   uint32
-	Offset uint64
-}
-
-// RestoreInto is Start, where the Manager copies the pages into an offered pool, in the order of the plan. Answer: Restored.
-type RestoreInto struct {
-	Lease    core.LeaseID
-	Consumer uint32
-	Targets  []Target
-}
-
-// PublishFrom is Seal, where the Manager copies the pages out of an offered pool into the granted slots.
-type PublishFrom struct {
-	Slots   []core.SlotRef
-	Sources []Target
-}
-
 // Ping asks for a Pong.
 type Ping struct{}

@@ -101,27 +101,6 @@ func (m *Release) fields(c coder)   { leaseID(c, &m.Lease) }
 func (m *Goodbye) fields(coder)     {}
 func (m *MapArenas) fields(c coder) { c.u32s(&m.Arenas, MaxDescriptors) }
 
-func (m *OfferPool) fields(c coder) {
-	c.u32(&m.Pool)
-	c.u64(&m.Bytes)
-}
-
-func target(c coder, t *Target) {
-	c.u32(&t.Pool)
-	c.u64(&t.Offset)
-}
-
-func (m *RestoreInto) fields(c coder) {
-	leaseID(c, &m.Lease)
-	c.u32(&m.Consumer)
-	list(c, &m.Targets, MaxBlocks*core.MaxParts, 12, target)
-}
-
-func (m *PublishFrom) fields(c coder) {
-	list(c, &m.Slots, MaxBlocks, 12, slotRef)
-	list(c, &m.Sources, MaxBlocks, 12, target)
-}
-
 func (m *Ping) fields(coder) {}
 
 func (m *Welcome) fields(c coder) {

@@ -55,6 +55,12 @@ func (*PublishFrom) Kind() Kind { return KindPublishFrom }
 func (*Ping) Kind() Kind { return KindPing }
 
 // Kind implements Message.
+func (*PublishPieces) Kind() Kind { return KindPublishPieces }
+
+// Kind implements Message.
+func (*RestorePieces) Kind() Kind { return KindRestorePieces }
+
+// Kind implements Message.
 func (*Welcome) Kind() Kind { return KindWelcome }
 
 // Kind implements Message.
@@ -104,3 +110,12 @@ func (*Pong) Kind() Kind { return KindPong }
 
 // Kind implements Message.
 func (*Closing) Kind() Kind { return KindClosing }
+
+// Kind implements Message.
+func (*Offered) Kind() Kind { return KindOffered }
+
+// Kind implements Message.
+func (*CopiedIn) Kind() Kind { return KindCopiedIn }
+
+// Kind implements Message.
+func (*CopiedOut) Kind() Kind { return KindCopiedOut }

@@ -23,6 +23,9 @@ const (
 	KindRestoreInto Kind = 16
 	KindPublishFrom Kind = 17
 	KindPing        Kind = 18
+	// PublishPieces and RestorePieces have their numbers behind PublishFrom and RestoreInto, which know pages in one piece only.
+	KindPublishPieces Kind = 19
+	KindRestorePieces Kind = 20
 
 	KindWelcome    Kind = 64
 	KindRegistered Kind = 65
@@ -41,6 +44,9 @@ const (
 	KindBye        Kind = 78
 	KindPong       Kind = 79
 	KindClosing    Kind = 80
+	KindOffered    Kind = 81
+	KindCopiedIn   Kind = 82
+	KindCopiedOut  Kind = 83
 )
 
 // Message is the payload of a frame: a pointer to one of the types of this package.
@@ -65,7 +71,8 @@ func (k Kind) MaxLength() uint32 {
 	case KindRegister:
 		return MaxRegister
 	case KindHello, KindAttach, KindPoll, KindCancel, KindStart, KindCopied, KindRelease, KindGoodbye, KindOfferPool, KindPing,
-		KindWelcome, KindAttached, KindPublished, KindBusy, KindLoading, KindSpoiled, KindRestored, KindRefused, KindBye, KindPong, KindClosing:
+		KindWelcome, KindAttached, KindPublished, KindBusy, KindLoading, KindSpoiled, KindRestored, KindRefused, KindBye, KindPong, KindClosing,
+		KindOffered, KindCopiedOut:
 		return MaxShort
 	}
 	return MaxFrame
@@ -95,4 +102,6 @@ var makers = [...]func() Message{
 	KindPublished: maker[Published], KindBusy: maker[Busy], KindLoading: maker[Loading], KindReady: maker[Ready],
 	KindCandidates: maker[Candidates], KindPlan: maker[Plan], KindSpoiled: maker[Spoiled], KindRestored: maker[Restored],
 	KindRefused: maker[Refused], KindArenas: maker[Arenas], KindBye: maker[Bye], KindPong: maker[Pong], KindClosing: maker[Closing],
+	KindPublishPieces: maker[PublishPieces], KindRestorePieces: maker[RestorePieces],
+	KindOffered: maker[Offered], KindCopiedIn: maker[CopiedIn], KindCopiedOut: maker[CopiedOut],
 }

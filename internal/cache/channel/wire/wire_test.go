@@ -116,7 +116,7 @@ func TestBounds(t *testing.T) {
 }
 
 func TestClasses(t *testing.T) {
-	for c := core.StaleSession; c <= core.Overdue; c++ {
+	for c := core.StaleSession; c <= core.Overlap; c++ {
 		if c == core.StaleRead { // no client's
 			continue
 		}

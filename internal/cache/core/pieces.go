@@ -1,0 +1,98 @@
+package core
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Piece is bytes of memory that a session has offered: Length bytes from Offset on of its pool of that number.
+type Piece struct {
+	Pool, Length uint32
+	Offset       uint64
+}
+
+// Pages says where pages lie in offered memory. Page i is the next Counts[i] pieces, which are its bytes in their order: keys and values of
+// a page lie apart, and in some layouts every layer.
+type Pages struct {
+	Counts []uint32
+	Pieces []Piece
+}
+
+// MaxPieces bounds the pieces of one message: 128 pages of 256 layers' keys and values. They are a mebibyte.
+const MaxPieces = 1 << 16
+
+// Page returns the pieces of page i, which begin at place at, and the place where the next page's begin.
+func (p *Pages) Page(i, at int) (pieces []Piece, next int) {
+	next = at + int(p.Counts[i])
+	return p.Pieces[at:next:next], next
+}
+
+// fit says that the pages are as many as the slots, that each is as long as its slot's part (a slot of 0 bytes has no say), and that every
+// piece lies in a pool of the session. Nothing in it can overflow: a piece is compared with what is left behind its offset, and the
+// sum of 2^16 lengths of 32 bits has 48.
+func (s *session) fit(p *Pages, slots []PlanSlot) bool {
+	if len(p.Counts) != len(slots) || len(p.Pieces) > MaxPieces {
+		return false
+	}
+	at := 0
+	for i, n := range p.Counts {
+		if n == 0 || uint64(n) > uint64(len(p.Pieces)-at) {
+			return false
+		}
+		pieces, next := p.Page(i, at)
+		sum := uint64(0)
+		for _, x := range pieces {
+			pool, ok := s.pools[x.Pool]
+			if !ok || x.Length == 0 || x.Offset > pool.bytes || uint64(x.Length) > pool.bytes-x.Offset {
+				return false
+			}
+			sum += uint64(x.Length)
+		}
+		if want := slots[i].Bytes; want != 0 && sum != uint64(want) {
+			return false
+		}
+		at = next
+	}
+	return at == len(p.Pieces)
+}
+
+// region is bytes from to to of a pool.
+type region struct {
+	pool     uint32
+	from, to uint64
+}
+
+// regionsOf is the memory that pieces cover, in order and without overlap; twice says that some of it was named more than once.
+func regionsOf(pieces []Piece) (out []region, twice bool) {
+	all := make([]region, len(pieces))
+	for i, x := range pieces {
+		all[i] = region{x.Pool, x.Offset, x.Offset + uint64(x.Length)}
+	}
+	slices.SortFunc(all, func(a, b region) int { return cmp.Or(cmp.Compare(a.pool, b.pool), cmp.Compare(a.from, b.from)) })
+	out = all[:0]
+	for _, r := range all {
+		if n := len(out); n > 0 && out[n-1].pool == r.pool && r.from <= out[n-1].to {
+			twice = twice || r.from < out[n-1].to
+			out[n-1].to = max(out[n-1].to, r.to)
+			continue
+		}
+		out = append(out, r)
+	}
+	return out, twice
+}
+
+// meet says that two lists of regionsOf have a byte in common.
+func meet(a, b []region) bool {
+	for len(a) > 0 && len(b) > 0 {
+		x, y := a[0], b[0]
+		switch {
+		case x.pool < y.pool || x.pool == y.pool && x.to <= y.from:
+			a = a[1:]
+		case y.pool < x.pool || y.to <= x.from:
+			b = b[1:]
+		default:
+			return true
+		}
+	}
+	return false
+}
