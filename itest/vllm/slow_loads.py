@@ -10,7 +10,7 @@ from perigee.vllm.connector import PerigeeConnector
 
 class Loader(working.Loader):
     def submit(self, load):
-        self._queue.put(_Waiting(load))
+        super().submit(_Waiting(load))
 
 
 class _Waiting:

@@ -2,9 +2,11 @@
 
 import array
 import contextlib
+import os
 import pathlib
 import random
 import sys
+import tempfile
 import threading
 import types
 import unittest
@@ -14,7 +16,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from perigee import client  # noqa: E402
 from perigee.client import Credentials, Lease  # noqa: E402
 from perigee.vllm import broker as brokering  # noqa: E402
-from perigee.vllm import messages, scheduling, working  # noqa: E402
+from perigee.vllm import breaker, messages, scheduling, working  # noqa: E402
+from perigee.vllm import trace as tracing  # noqa: E402
 
 B = 4
 SESSION = Credentials(7, 1, bytes(16))
@@ -49,8 +52,8 @@ class Broker:
     def __init__(self):
         self.credentials, self.asked, self.lent, self.number = SESSION, [], set(), 0
 
-    def ask(self, names, wait):
-        q = brokering.Query(names, wait)
+    def ask(self, names, wait, request=""):
+        q = brokering.Query(names, wait, request)
         self.asked.append(q)
         return q
 
@@ -200,10 +203,12 @@ class Scheduling(unittest.TestCase):
 class FakeSession:
     def __init__(self):
         self.fault, self.closed, self.published = None, 0, []
-        self.go = threading.Event()
+        self.go, self.restoring = threading.Event(), threading.Event()
         self.go.set()
 
     def restore(self, lease, consumer, take):
+        self.restoring.set()
+        self.go.wait()
         for i in range(lease.hits[0]):
             if self.fault and i == 1:
                 raise self.fault
@@ -273,6 +278,68 @@ class Working(unittest.TestCase):
         self.loads(*[messages.Load(f"r{i}", SESSION, Lease(3, 1, [3], [0]), [1, 2, 3]) for i in range(3)])
         self.assertEqual(self.session.closed, 1)
 
+    def test_a_load_that_stands_still_is_given_up_and_writes_nothing_any_more(self):
+        clock, traced = Clock(), []
+        self.session.go.clear()
+        loader = working.Loader(self.joining, self.pages, 0, Log(), 1.0, lambda *a: traced.append(a), clock)
+        load = messages.Load("a", SESSION, Lease(3, 1, [2], [0]), [-1, 8])
+        loader.submit(load)
+        self.assertTrue(self.session.restoring.wait(60))
+        loader.submit(messages.Load("b", SESSION, Lease(4, 1, [1], [0]), [9]))
+        clock.now = 0.9
+        self.assertEqual(loader.take(), (set(), set()))
+        clock.now = 1.0
+        self.assertEqual(loader.take(), ({"a", "b"}, {8, 9}), "the one behind it, too: it costs one limit")
+        loader.submit(messages.Load("c", SESSION, Lease(5, 1, [1], [0]), [10]))
+        self.assertEqual(loader.take(), ({"c"}, {10}), "at once")
+        self.session.go.set()
+        loader._queue.put(None)
+        loader._thread.join()
+        self.assertEqual((self.pages.written, loader.take()), ({}, (set(), set())))
+        self.assertEqual([e[:2] for e in traced if e[0] == "restore_failed"], [("restore_failed", r) for r in "abc"])
+        # It moves again: what comes now is begun.
+        again = working.Loader(self.joining, self.pages, 0, Log(), 1.0, clock=clock)
+        again._silence.stuck = True
+        again._queue.put(load)  # one that was given up
+        again._queue.put(None)
+        again._thread.join()
+        self.assertFalse(again._silence.stuck)
+
+    def test_pages_keep_a_load_going(self):
+        clock, loader = Clock(), None
+
+        class Slow(FakeSession):
+            def restore(self, lease, consumer, take):
+                for i in range(lease.hits[0]):
+                    clock.now += 0.9
+                    seen.append(loader.take())
+                    take(i, b"x")
+
+        seen, self.joining = [], joining(Slow())
+        loader = working.Loader(self.joining, self.pages, 0, Log(), 1.0, clock=clock)
+        loader.submit(messages.Load("a", SESSION, Lease(3, 1, [5], [0]), [1, 2, 3, 4, 5]))
+        loader._queue.put(None)
+        loader._thread.join()
+        self.assertEqual((seen, loader.take()), ([(set(), set())] * 5, ({"a"}, set())))
+
+    def test_after_a_step_that_waited_in_vain_saves_pause(self):
+        clock = Clock()
+        s = working.Saver(self.joining, self.pages, 0, B, 0.05, Log(), clock=clock)
+        self.session.go.clear()
+        s.begin(self.step())
+        s.end()
+        self.session.go.set()
+        self.assertTrue(s._last.finished.wait(60))
+        clock.now = 0.9
+        s.begin(self.step(blocks=(7,)))
+        s.end()
+        self.assertEqual((self.pages.taken, s._backoff.strikes), ([], 1))
+        clock.now, s._wait_s = 1.0, 60
+        s.begin(self.step(blocks=(8,)))
+        s.end()
+        s.close()
+        self.assertEqual((self.pages.taken, s.dropped), ([8], 3))
+
     def saver(self, wait=5.0):
         s = working.Saver(self.joining, self.pages, 0, B, wait, Log())
         self.addCleanup(s.close)
@@ -315,6 +382,211 @@ class Working(unittest.TestCase):
         s._queue.put(None)
         s._thread.join()
         self.assertEqual((self.pages.taken, s.dropped), ([], 4))
+
+
+class Breaking(unittest.TestCase):
+    def test_one_budget_and_no_more(self):
+        b = breaker.Breaker(0.25)
+        self.assertFalse(b.late(10.05, 10), "asked with the rest of a budget")
+        self.assertTrue(b.late(10.25, 10))
+        self.assertFalse(b.late(10.25, 10), "once")
+        self.assertEqual((b.closed, b.wait(1000)), (False, None), "the question itself is the probe")
+        b.heard(70, 10)  # it lives, and how quick it is we do not know
+        self.assertEqual((b.closed, b.wait(70)), (False, 0))
+        b.probed()
+        self.assertIsNone(b.wait(71))
+        b.heard(70.01, 70)
+        self.assertTrue(b.closed)
+
+    def test_one_that_is_too_slow_is_looked_at_ever_less(self):
+        b, now, waits = breaker.Breaker(0.25), 0.25, []
+        b.late(now, 0)
+        b.heard(now, -1)
+        for _ in range(9):
+            waits.append(b.wait(now))
+            sent = now = now + waits[-1]
+            b.probed()
+            now += 0.3
+            b.heard(now, sent)
+        self.assertEqual([round(w, 6) for w in waits], [0, 1, 2, 4, 8, 16, 30, 30, 30])
+
+    def test_quick_with_probes_alone(self):
+        """A Manager that answers probes at once and no question in time: the budgets that it costs become rare."""
+        b, now, paid = breaker.Breaker(0.25), 0.0, 0
+        while now < 3600:
+            if b.closed:
+                sent, now = now, now + 0.25
+                paid += b.late(now, sent)
+                b.heard(now + 0.01, sent)
+            elif (w := b.wait(now)) is not None:
+                sent, now = now + w, now + w + 0.001
+                b.probed()
+                b.heard(now, sent)
+        self.assertLess(paid, 3600 / 30 + 10)
+
+    def test_random(self):
+        """Questions run out only while it is closed; open, there is a probe under way or one is due; an answer in time closes it."""
+        seed = random.randrange(1 << 30)
+        r = random.Random(seed)
+        with self.subTest(seed=seed):
+            b, now, probe = breaker.Breaker(1.0), 0.0, None
+            for _ in range(5000):
+                now += r.random()
+                was = b.closed
+                match r.randrange(3):
+                    case 0:
+                        if b.late(now, now - r.random() * 2):
+                            self.assertTrue(was)
+                            probe = now - 1
+                    case 1 if probe is not None:
+                        sent, probe = probe, None
+                        b.heard(now, sent)
+                        self.assertTrue(b.closed if now - sent <= 1 else was == b.closed)
+                    case 2 if b.wait(now) == 0:
+                        probe = now
+                        b.probed()
+                if not b.closed:
+                    self.assertEqual(b.wait(now) is None, probe is not None)
+                    self.assertLessEqual(b.wait(now) or 0, breaker.LAST_S + 1e-6)
+
+
+class Silent:
+    """A Manager's session that says nothing until it is told to, on a real descriptor."""
+
+    credentials = SESSION
+
+    def __init__(self):
+        self.r, self.w = os.pipe()
+        self.asked, self.answers, self.released, self.cancelled, self.modes = [], {}, [], [], []
+        self.lock = threading.Condition()
+
+    def fileno(self):
+        return self.r
+
+    def ask(self, wants, *, mode=client.PREFIX, consumers=1, wait=0.0):
+        with self.lock:
+            self.asked.append(mode)
+            self.lock.notify_all()
+            ticket = len(self.asked)
+        if mode == client.DISCOVER:
+            self.say(ticket, client.Answer(client.CANDIDATES))
+        return ticket
+
+    def say(self, ticket, answer):
+        with self.lock:
+            self.answers[ticket] = answer
+        os.write(self.w, b"x")
+
+    def poll(self):
+        import select
+        if select.select([self.r], [], [], 0)[0]:
+            os.read(self.r, 4096)
+
+    def answer(self, ticket, block=True):
+        with self.lock:
+            return self.answers.pop(ticket, None)
+
+    def cancel(self, ticket):
+        self.cancelled.append(ticket)
+
+    def release(self, lease):
+        with self.lock:
+            self.released.append(lease.index)
+            self.lock.notify_all()
+
+    def until(self, condition):
+        with self.lock:
+            assert self.lock.wait_for(condition, 60)
+
+    def close(self):
+        os.close(self.r)
+        os.close(self.w)
+
+
+class Brokering(unittest.TestCase):
+    def test_a_manager_that_hangs_costs_one_budget(self):
+        session, traced, changed = Silent(), [], threading.Condition()
+
+        def trace(*event):
+            with changed:
+                traced.append(event)
+                changed.notify_all()
+
+        def until(condition):
+            with changed:
+                self.assertTrue(changed.wait_for(condition, 60), traced)
+
+        log = Log()
+        log.info = lambda text, *_: trace(text)
+        clock = Clock()
+        b = brokering.Broker(lambda: session, 1, log, 0.25, trace, clock)
+        self.addCleanup(b.close)
+        until(lambda: traced and "registered" in traced[0][0])
+        first = b.ask(bytes(32), 0.25, "first")
+        session.until(lambda: len(session.asked) == 1)
+        # The second has all the time in the world, and is let go with the first.
+        second = b.ask(bytes(64), 3600, "second")
+        session.until(lambda: len(session.asked) == 2)
+        clock.now = 0.25
+        b._command("look", None)
+        until(lambda: {e[1] for e in traced if e[0] == "nothing"} == {"first", "second"})
+        self.assertEqual((first.state, first.why, second.state, second.why), (brokering.NOTHING, "silent") * 2)
+        third = b.ask(bytes(32), 3600, "third")
+        self.assertEqual((third.state, third.why), (brokering.NOTHING, "silent"), "at once")
+        # It comes to itself: its answer, with a lease that nobody wants; then one probe, and all is as before.
+        clock.now = 60.0
+        session.say(1, client.Answer(client.READY, "found", Lease(9, 1, [1], [0])))
+        until(lambda: ("answering",) in traced)
+        self.assertEqual((session.asked[-1], session.released), (client.DISCOVER, [9]))
+        fourth = b.ask(bytes(32), 3600, "fourth")
+        session.until(lambda: session.asked[-1] == client.PREFIX)
+        session.say(len(session.asked), client.Answer(client.READY, "found", Lease(10, 1, [1], [0])))
+        until(lambda: ("host_ready", "fourth", 1) in traced)
+        self.assertEqual((fourth.state, fourth.hits, b.open), (brokering.READY, 1, 0))
+
+
+class Tracing(unittest.TestCase):
+    def test_there_and_back(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ticks = iter(range(1000))
+            ring = tracing.Ring(folder, "rank0", 4, lambda: next(ticks))
+            self.addCleanup(ring.close)
+            for i in range(6):
+                ring(tracing.EVENTS[i], f"r{i}" if i else "é" * 50, i - 3)
+            raw = pathlib.Path(ring.path).read_bytes()
+            got = tracing.read(raw)
+            self.assertEqual(got, [(i + 1, i, tracing.EVENTS[i], f"r{i}", i - 3) for i in range(2, 6)], "the oldest are overwritten")
+            seed = random.randrange(1 << 30)
+            r = random.Random(seed)
+            with self.subTest(seed=seed):
+                for _ in range(2000):
+                    bad = bytearray(raw)
+                    for _ in range(r.randrange(1, 4)):
+                        bad[r.randrange(len(bad))] = r.randrange(256)
+                    del bad[r.choice((len(bad), len(bad), r.randrange(len(bad)))):]
+                    try:
+                        self.assertLessEqual(len(tracing.read(bytes(bad))), 4)
+                    except ValueError:
+                        pass
+
+    def test_off(self):
+        self.assertIs(tracing.make("", "x"), tracing.none)
+        tracing.none("enqueue", "r", 1)
+
+    def test_what_a_request_goes_through(self):
+        traced = []
+        b = Broker()
+        s = scheduling.Scheduling(b, B, None, trace=lambda e, r="", v=0: traced.append((e, r, v)))
+        r = Request("r", range(20))
+        s.arrived(r)
+        s.matched(r, 0)
+        b.answer(b.asked[0], 3)
+        s.matched(r, 0)
+        s.allocated(r, range(5), 3 * B)
+        s.step({}, None)
+        s.step({"r": 8}, lambda _: range(5))
+        s.step({"r": 1}, lambda _: range(5))
+        self.assertEqual(traced, [("enqueue", "r", 0), ("restore_submit", "r", 3), ("first_use", "r", 0)])
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ import threading
 import time
 
 from .. import client
+from . import trace as tracing
+from .breaker import Breaker
 
 ASKED, READY, NOTHING = "asked", "ready", "nothing"
 
@@ -26,16 +28,21 @@ FIRST_RETRY_S, LAST_RETRY_S = 0.1, 5.0
 class Query:
     """One question. The broker's thread writes it, state last; the scheduler reads it."""
 
-    __slots__ = ("names", "wait", "until", "state", "why", "lease", "hits", "session", "ticket", "dropped")
+    __slots__ = ("names", "wait", "until", "state", "why", "lease", "hits", "session", "ticket", "dropped", "request", "sent")
 
-    def __init__(self, names, wait):
-        self.names, self.wait, self.until = names, wait, time.monotonic() + wait
+    def __init__(self, names, wait, request="", now=0.0):
+        self.names, self.wait, self.until, self.request, self.sent = names, wait, now + wait, request, 0.0
         self.state, self.why, self.lease, self.hits, self.session, self.ticket, self.dropped = ASKED, "", None, 0, None, None, False
 
 
 class Broker:
-    def __init__(self, register, consumers, log):
-        self._register, self._consumers, self._log = register, consumers, log
+    """budget_s is the longest that a question waits; a Manager that lets one pass without a word is not asked until it answers in time, see breaker.py."""
+
+    def __init__(self, register, consumers, log, budget_s=0.25, trace=tracing.none, clock=time.monotonic):
+        self._register, self._consumers, self._log, self._trace, self._clock = register, consumers, log, trace, clock
+        self._breaker = Breaker(budget_s)  # this thread's
+        self._heard, self._probe = -1.0, None  # when the Manager last answered something; (ticket, when it was sent) of what is to end its silence
+        self.silent = False  # as the breaker is: the thread writes, the scheduler reads
         self._commands = collections.deque()  # of (what, query); bounded by MOST_OPEN asks and a drop for each
         self._open = []  # this thread's
         self._wake_r, self._wake_w = os.pipe()
@@ -51,11 +58,13 @@ class Broker:
 
     # The scheduler's side.
 
-    def ask(self, names, wait):
-        q = Query(names, wait)
+    def ask(self, names, wait, request=""):
+        q = Query(names, wait, request, self._clock())
         with self._count:
-            if self.credentials is None or self.open >= MOST_OPEN:
-                q.state, q.why = NOTHING, "no Manager" if self.credentials is None else "too many queries"
+            if self.credentials is None or self.open >= MOST_OPEN or self.silent:
+                q.why = "no Manager" if self.credentials is None else "silent" if self.silent else "too many queries"
+                q.state = NOTHING
+                self._trace("nothing", request, tracing.why(q.why))
                 return q
             self.open += 1
         self._command("ask", q)
@@ -86,6 +95,8 @@ class Broker:
             try:
                 if session is None:
                     session = self._register()
+                    self._breaker, self._probe, self._heard = Breaker(self._breaker.budget_s), None, -1.0
+                    self.silent = False
                     self.sessions += 1
                     retry, self.credentials = FIRST_RETRY_S, session.credentials
                     self._log.info("Perigee: registered with the Cache Manager, session %d of epoch %016x", session.credentials.session, session.credentials.epoch)
@@ -116,26 +127,41 @@ class Broker:
         with self._count:
             self.open -= 1
         q.why, q.state = why, state  # state last: the scheduler goes by it
+        if state == READY:
+            self._trace("host_ready", q.request, q.hits)
+        else:
+            self._trace("nothing", q.request, tracing.why(why))
 
     def _serve(self, session):
         while not self._ended.is_set():
-            left = min((q.until for q in self._open), default=None)
-            wait = None if left is None else max(0.0, left - time.monotonic())
+            now = self._clock()
+            waits = [max(0.0, q.until - now) for q in self._open]
+            if (probe := self._breaker.wait(now)) is not None:
+                waits.append(probe)
+            wait = min(waits, default=None)
             readable = select.select([session, self._wake_r], [], [], wait)[0]
             if self._wake_r in readable:
                 os.read(self._wake_r, 4096)
             while self._commands:
                 self._do(session, *self._commands.popleft())
             session.poll()
+            if self._probe is not None:
+                self._listen(session)
+            asked_of_nobody = self.silent
             self._open = [q for q in self._open if not self._settle(session, q)]
+            if self.silent and not asked_of_nobody:  # those before the one that ran out, too
+                self._open = [q for q in self._open if not self._settle(session, q)]
+            if self._breaker.wait(self._clock()) == 0:
+                self._ask_again(session)
 
     def _do(self, session, what, q):
         if what == "ask":
-            wait = q.until - time.monotonic()
-            if q.dropped or wait <= 0:
-                self._answer(q, NOTHING, "timed out")
+            wait = q.until - self._clock()
+            if q.dropped or wait <= 0 or self.silent:
+                self._answer(q, NOTHING, "silent" if self.silent else "timed out")
                 return
-            q.session = session.credentials
+            q.session, q.sent = session.credentials, self._clock()
+            self._trace("read_start", q.request, len(q.names) // 32)
             q.ticket = session.ask([(0, q.names)], consumers=self._consumers, wait=wait)
             self._open.append(q)
         elif what == "drop" and q.lease is not None and q.session == session.credentials:
@@ -147,8 +173,11 @@ class Broker:
         try:
             a = session.answer(q.ticket, block=False)
         except client.Refused as e:
+            self._hear(q.sent)
             self._answer(q, NOTHING, e.name)
             return True
+        if a is not None:
+            self._hear(q.sent)
         if a is not None and a.outcome not in (client.LOADING,):
             if a.lease is not None and q.dropped:
                 session.release(a.lease)
@@ -156,8 +185,50 @@ class Broker:
                 q.lease, q.hits = a.lease, a.lease.hits[0]
             self._answer(q, READY if q.lease is not None else NOTHING, a.why or a.outcome)
             return True
-        if q.dropped or time.monotonic() >= q.until:
+        now = self._clock()
+        if not q.dropped and now >= q.until and self._heard < q.sent and self._breaker.late(now, q.sent):
+            self._turn(True)
+            self._probe = (q.ticket, q.sent)
+            self._answer(q, NOTHING, "silent")
+            return True
+        if q.dropped or now >= q.until or self.silent:
             session.cancel(q.ticket)
-            self._answer(q, NOTHING, "timed out")
+            self._answer(q, NOTHING, "silent" if self.silent and now < q.until else "timed out")
             return True
         return False
+
+    # A Manager that does not answer.
+
+    def _hear(self, sent):
+        self._heard = self._clock()
+        self._breaker.heard(self._heard, sent)
+        if self._breaker.closed and self.silent:
+            self._turn(False)
+
+    def _turn(self, silent):
+        self.silent = silent
+        self._trace("silent" if silent else "answering")
+        if silent:
+            self._log.warning("Perigee: the Cache Manager has not answered for %.0f ms: it is not asked until it does", 1000 * self._breaker.budget_s)
+        else:
+            self._log.info("Perigee: the Cache Manager answers again")
+
+    def _listen(self, session):
+        """Whether the probe was answered: any answer will do."""
+        ticket, sent = self._probe
+        try:
+            a = session.answer(ticket, block=False)
+        except client.Refused:
+            a = None
+        else:
+            if a is None or a.outcome == client.LOADING:
+                return
+        self._probe = None
+        if a is not None and a.lease is not None:
+            session.release(a.lease)
+        self._hear(sent)
+
+    def _ask_again(self, session):
+        """A question about one block that nobody has: it reads nothing and lends nothing."""
+        self._probe = (session.ask([(0, bytes(32))], mode=client.DISCOVER), self._clock())
+        self._breaker.probed()

@@ -9,6 +9,7 @@ from vllm.logger import init_logger
 
 from .. import client
 from . import facts, working
+from . import trace as tracing
 from .broker import Broker
 from .messages import Facts, Step
 from .pages import Pages
@@ -22,8 +23,13 @@ DEFAULT_SOCKET = "/run/perigee/cache.sock"
 LOOKUP_MS = 250
 # How long a step waits for its own saves. Copying 4,000 tokens takes some ten milliseconds.
 SAVE_MS = 500
+# How long nothing may move while something is restored; then it is computed. A page comes every few milliseconds.
+LOAD_MS = 1000
 # For one answer that the Manager gives at once.
 ANSWER_S = 10.0
+# The same for a rank: longer than the Manager's patience of two minutes. Nothing waits for it but threads, and giving up earlier would end the session, for good as
+# long as the Manager lives: it waits for this process to end before it gives its memory to anybody.
+RANK_S = 130.0
 
 
 @dataclass
@@ -37,8 +43,8 @@ class Handshake(Facts, KVConnectorHandshakeMetadata):
 
 
 class PerigeeConnector(KVConnectorBase_V1):
-    """kv_connector_extra_config: socket, instance (a name, the engine's id by default), scope, weight_version, model_content, lookup_ms, save_ms,
-    least_blocks (restoring fewer is not worth it; 1), model and url as the Manager's KV events are to say them, pool_bytes, allow_unqualified_version.
+    """kv_connector_extra_config: socket, instance (a name, the engine's id by default), scope, weight_version, model_content, lookup_ms, save_ms, load_ms,
+    trace (a folder for the files of trace.py; none), least_blocks (restoring fewer is not worth it; 1), model and url as the Manager's KV events are to say them, pool_bytes, allow_unqualified_version.
 
     It is no SupportsHMA: hybrid models' groups have rules of their own, which are not built. vLLM then makes one group of what it can."""
 
@@ -66,10 +72,11 @@ class PerigeeConnector(KVConnectorBase_V1):
     def _begin_scheduling(self):
         t = self._kv_transfer_config
         self._ranks, self._content = None, None
-        self._broker = Broker(self._register, self._config.parallel_config.tensor_parallel_size, logger)
+        budget, self._trace = self._extra.get("lookup_ms", LOOKUP_MS) / 1000, tracing.make(self._extra.get("trace"), "scheduler")
+        self._broker = Broker(self._register, self._config.parallel_config.tensor_parallel_size, logger, budget, self._trace)
         self._scheduling = Scheduling(
             self._broker, self._block, facts.Adapters(logger), loads=t.is_kv_consumer, saves=t.is_kv_producer,
-            budget_s=self._extra.get("lookup_ms", LOOKUP_MS) / 1000, least_blocks=self._extra.get("least_blocks", 1))
+            budget_s=budget, least_blocks=self._extra.get("least_blocks", 1), trace=self._trace)
 
     def set_xfer_handshake_metadata(self, metadata):
         self._ranks = [metadata[i].namespace for i in sorted(metadata)]
@@ -117,9 +124,10 @@ class PerigeeConnector(KVConnectorBase_V1):
         self._handshake = Handshake(own)
         shard = own["shard"]["tensor"]
         ranks = [own] * shard["size"]  # of which only our own page's length is looked at
-        self._joining = working.Joining(lambda c: client.Session(self._socket, "", ranks, join=c, program="perigee-vllm-rank", timeout=ANSWER_S))
-        self._loader = working.Loader(self._joining, self._pages, shard["index"], logger)
-        self._saver = working.Saver(self._joining, self._pages, shard["index"], self._block, self._extra.get("save_ms", SAVE_MS) / 1000, logger)
+        self._joining = working.Joining(lambda c: client.Session(self._socket, "", ranks, join=c, program="perigee-vllm-rank", timeout=RANK_S))
+        trace = tracing.make(self._extra.get("trace"), f"rank{shard['index']}")
+        self._loader = working.Loader(self._joining, self._pages, shard["index"], logger, self._extra.get("load_ms", LOAD_MS) / 1000, trace)
+        self._saver = working.Saver(self._joining, self._pages, shard["index"], self._block, self._extra.get("save_ms", SAVE_MS) / 1000, logger, trace)
         self._session = None
 
     def get_handshake_metadata(self):

@@ -6,6 +6,7 @@ import time
 from .. import client
 from ..client import NO_BLOCK
 from . import broker as brokering
+from . import trace as tracing
 from .messages import Load, Save, Step
 
 # Blocks in one Save: the Manager takes 4 MiB in a message, which 2,048 blocks of 256 tokens reach.
@@ -15,7 +16,7 @@ MOST_IN_A_SAVE = 512
 class Tracked:
     """What is known of a request."""
 
-    __slots__ = ("request", "names", "identity", "query", "start", "local", "until", "settled", "preemptions", "saved")
+    __slots__ = ("request", "names", "identity", "query", "start", "local", "until", "settled", "preemptions", "saved", "used")
 
     def __init__(self, request):
         self.request = request
@@ -23,6 +24,7 @@ class Tracked:
         self.identity = None  # bytes once it is known
         self.preemptions = request.num_preemptions
         self.saved = 0  # blocks that the workers were told to save
+        self.used = False  # something of it was computed, since it came or was preempted
         self.fresh()
 
     def fresh(self):
@@ -33,10 +35,10 @@ class Scheduling:
     """loads and saves say what this engine does at all, budget_s how long a request may be "not known yet", adapters gives (known, digest) of
     a LoRA request without waiting."""
 
-    def __init__(self, broker, block_tokens, adapters, *, loads=True, saves=True, budget_s=0.25, least_blocks=1, clock=time.monotonic):
+    def __init__(self, broker, block_tokens, adapters, *, loads=True, saves=True, budget_s=0.25, least_blocks=1, clock=time.monotonic, trace=tracing.none):
         self.broker, self.block, self.adapters = broker, block_tokens, adapters
         self.loads, self.saves, self.budget_s, self.least, self.clock = loads, saves, budget_s, least_blocks, clock
-        self.tracked = {}
+        self.tracked, self._trace = {}, trace
         self.pending, self.finished = [], []
 
     @staticmethod
@@ -71,7 +73,7 @@ class Scheduling:
         t = self._of(request)
         if t.preemptions != request.num_preemptions:  # its blocks are gone: a new start
             self._drop(t)
-            t.preemptions = request.num_preemptions
+            t.preemptions, t.used = request.num_preemptions, False
             t.fresh()
         local = computed // self.block
         # One token at least is computed, since its logits are what the next one is drawn from.
@@ -101,7 +103,7 @@ class Scheduling:
         if names is None:
             return False
         t.start = local
-        t.query = self.broker.ask(b"".join(names[local:]), left)
+        t.query = self.broker.ask(b"".join(names[local:]), left, t.request.request_id)
         return True
 
     def _later(self, t):
@@ -131,6 +133,7 @@ class Scheduling:
         where = [-1] * skip + list(blocks[t.local:t.local + n])
         where += [-1] * (q.hits - len(where))
         self.pending.append(Load(request.request_id, q.session, q.lease, where))
+        self._trace("restore_submit", request.request_id, n)
         t.query, t.settled = None, True  # the lease is the workers' now
 
     # Saving.
@@ -139,11 +142,15 @@ class Scheduling:
         """build_connector_meta: scheduled is the tokens of each request in this step, blocks_of(id) the ids of its blocks."""
         out = Step(self.broker.credentials, self.pending, [], self.finished)
         self.pending, self.finished = [], []
-        if self.saves and out.session is not None:
-            for ident, tokens in scheduled.items():
-                t = self.tracked.get(ident)
-                if t is not None:
-                    self._save(out, t, tokens, blocks_of)
+        for ident, tokens in scheduled.items():
+            t = self.tracked.get(ident)
+            if t is None:
+                continue
+            if not t.used:
+                t.used = True
+                self._trace("first_use", ident)
+            if self.saves and out.session is not None:
+                self._save(out, t, tokens, blocks_of)
         return out
 
     def _save(self, out, t, tokens, blocks_of):
@@ -164,6 +171,7 @@ class Scheduling:
 
     def arrived(self, request):
         """on_new_request."""
+        self._trace("enqueue", request.request_id)
         if self.eligible(request):
             self._of(request)
 

@@ -3,8 +3,11 @@
 import contextlib
 import queue
 import threading
+import time
 
 from .. import client
+from . import trace as tracing
+from .breaker import Backoff, Silence
 
 # A step's saves wait at most this long for the engine's forward pass, which has raised if it takes longer: then nobody will say that it has ended.
 FORWARD_S = 60.0
@@ -74,51 +77,86 @@ class Joining:
             j.session.close()
 
 
-class Loader:
-    """Restores leases into blocks. Every load ends: either all of its pages are there, or all of its blocks are reported as bad."""
+class _Dropped(Exception):
+    """The step has ended, or the load was given up."""
 
-    def __init__(self, joining, pages, consumer, log):
-        self._joining, self._pages, self._consumer, self._log = joining, pages, consumer, log
+
+class Loader:
+    """Restores leases into blocks. Every load ends: either all of its pages are there, or all of its blocks are reported as bad. If nothing has moved for
+    wait_s, all loads that are open are given up, and what the Manager says of them later is not believed: no page is written any more."""
+
+    def __init__(self, joining, pages, consumer, log, wait_s=1.0, trace=tracing.none, clock=time.monotonic):
+        self._joining, self._pages, self._consumer, self._log, self._trace, self._clock = joining, pages, consumer, log, trace, clock
         self._queue = queue.SimpleQueue()  # bounded by the engine: each load has blocks of its own
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of all below, and held while a page is written
         self._done, self._bad = set(), set()
+        self._silence, self._open = Silence(wait_s), {}  # by id(): loads that were submitted and are not over
         self.loaded = self.failed = 0
         self._thread = threading.Thread(target=self._run, name="perigee-load", daemon=True)
         self._thread.start()
 
     def submit(self, load):
-        self._queue.put(load)
+        with self._lock:
+            if self._silence.began(self._clock()):
+                self._open[id(load)] = load
+            else:
+                self._over(load, False)
+        self._queue.put(load)  # also if it was given up: its lease is to be given back
 
     def take(self):
-        """(requests that have ended, blocks that are not what they should be), each once."""
+        """(requests that have ended, blocks that are not what they should be), each once. It is called all the time, and sees what takes too long."""
         with self._lock:
+            if self._silence.over(self._clock()):
+                given_up, self._open = self._open, {}
+                for load in given_up.values():
+                    self._over(load, False)
+                self._log.warning("Perigee: nothing was restored for %.0f ms: %d requests compute what they waited for", 1000 * self._silence.limit_s, len(given_up))
             done, bad = self._done, self._bad
             self._done, self._bad = set(), set()
         return done, bad
 
+    def _over(self, load, whole):
+        if whole:
+            self.loaded += 1
+        else:
+            self.failed += 1
+            self._bad.update(b for b in load.blocks if b >= 0)
+        self._done.add(load.request)
+        self._trace("engine_ready" if whole else "restore_failed", load.request, len(load.blocks))
+
     def _run(self):
         while (load := self._queue.get()) is not None:
-            bad = ()
+            fault = None
+            with self._lock:
+                if id(load) in self._open:
+                    self._silence.moved(self._clock())
             try:
                 with self._joining.use(load.session) as session:
-                    session.restore(load.lease, self._consumer, lambda i, page: load.blocks[i] < 0 or self._pages.write(load.blocks[i], page))
-                self.loaded += 1
+                    self._trace("restore_start", load.request, len(load.blocks))
+                    session.restore(load.lease, self._consumer, lambda i, page: self._write(load, i, page))
             except Exception as e:
-                bad = [b for b in load.blocks if b >= 0]
-                self.failed += 1
-                known = isinstance(e, (client.PerigeeError, OSError))
-                self._log.warning("Perigee: %s computes what was not restored: %s", load.request, e, exc_info=None if known else e)
+                fault = e
             with self._lock:
-                self._bad.update(bad)
-                self._done.add(load.request)
+                if self._open.pop(id(load), None) is not None:
+                    self._over(load, fault is None)
+                    self._silence.ended(self._clock())
+                else:
+                    self._silence.moved(self._clock())
+            if fault is not None and not isinstance(fault, _Dropped):
+                known = isinstance(fault, (client.PerigeeError, OSError))
+                self._log.warning("Perigee: %s computes what was not restored: %s", load.request, fault, exc_info=None if known else fault)
+
+    def _write(self, load, i, page):
+        with self._lock:
+            if id(load) not in self._open:
+                raise _Dropped
+            self._silence.moved(self._clock())
+            if load.blocks[i] >= 0:
+                self._pages.write(load.blocks[i], page)
 
     def close(self):
         self._queue.put(None)
         self._thread.join(timeout=5)
-
-
-class _Dropped(Exception):
-    """The step has ended."""
 
 
 class _Saves:
@@ -131,9 +169,10 @@ class _Saves:
 
 class Saver:
     """Publishes what steps compute. Slots are asked for while the step computes; when it has, pages are copied. The step waits for that, up to
-    wait_s; what is not copied by then is dropped, and as long as the Manager does not answer, so is all of the following steps."""
+    wait_s; what is not copied by then is dropped, and so is all of the following steps as long as the Manager does not answer, and for a pause after that."""
 
-    def __init__(self, joining, pages, part, block_tokens, wait_s, log):
+    def __init__(self, joining, pages, part, block_tokens, wait_s, log, trace=tracing.none, clock=time.monotonic):
+        self._trace, self._clock, self._backoff = trace, clock, Backoff()
         self._joining, self._pages, self._part, self._block, self._wait_s, self._log = joining, pages, part, block_tokens, wait_s, log
         self._queue = queue.SimpleQueue()  # of one step at most: see begin
         self._chains = {}  # the saver's thread's
@@ -146,8 +185,9 @@ class Saver:
         """Before the forward pass."""
         if not step.saves and not step.finished:
             return
-        if self._last is not None and not self._last.finished.is_set():
-            self.dropped += sum(len(s.blocks) for s in step.saves)
+        if self._last is not None and not self._last.finished.is_set() or not self._backoff.allows(self._clock()):
+            for save in step.saves:
+                self._drop(save)
         elif step.saves:
             self._current = self._last = _Saves(step)
             self._queue.put(self._current)
@@ -160,9 +200,16 @@ class Saver:
         if s is None:
             return
         s.computed.set()
-        if not s.finished.wait(self._wait_s):
-            with s.lock:  # not in the middle of a page
-                s.ended = True
+        if s.finished.wait(self._wait_s):
+            self._backoff.passed()
+            return
+        with s.lock:  # not in the middle of a page
+            s.ended = True
+        self._backoff.strike(self._clock())
+
+    def _drop(self, save):
+        self.dropped += len(save.blocks)
+        self._trace("save_dropped", save.request, len(save.blocks))
 
     def _run(self):
         while (s := self._queue.get()) is not None:
@@ -199,10 +246,11 @@ class Saver:
             self._chains[save.request] = p.chain
             self.sealed, self.present = self.sealed + p.sealed, self.present + p.present
             self.refused += len(blocks) - p.sealed - p.present
+            self._trace("saved", save.request, p.sealed)
         except _Dropped:
-            self.dropped += len(blocks)
+            self._drop(save)
         except Exception as e:
-            self.dropped += len(blocks)
+            self._drop(save)
             known = isinstance(e, (client.PerigeeError, OSError))
             self._log.warning("Perigee: %d blocks of %s are not saved: %s", len(blocks), save.request, e, exc_info=None if known else e)
 
