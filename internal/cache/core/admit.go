@@ -7,48 +7,49 @@ import (
 	"github.com/perigee-llm/perigee/internal/cache/storage/dram"
 )
 
-// item is one block of a demand: in memory (page), or only below it (below).
+// item is one block of a demand: in memory, or (page is None) only below it.
 type item struct {
-	key   dram.Key
-	page  dram.Page
-	below bool
+	page dram.Page
+	want int32 // its place in the demand: which Want,
+	at   int32 // and which of its hashes
 }
 
-func (i item) there() bool { return i.page != dram.None || i.below }
-
-// find says where a block is, for a query: visible, on its way up from below, or below.
-func (c *Core) find(s *session, group uint32, h Hash) item {
-	it := item{key: dram.Key{Space: s.space, Group: group, Hash: h}, page: dram.None}
-	p, ok := c.books.Find(it.key)
-	if ok && (c.books.State(p) == dram.Visible || c.reads[p] != nil) {
-		it.page = p
-		return it
+// find returns where blocks are, for a query: visible or on its way up from below, or None for one that is below or nowhere, and then there
+// says which. The slice is good until the next call. With stop it ends before the first that is nowhere.
+func (c *Core) find(s *session, w Want, stop bool) (pages []dram.Page, there func(i int) bool) {
+	// What is nowhere in memory may be below, if anything is.
+	c.found = c.books.FindRun(c.found[:0], s.space, w.Group, w.Hashes, stop && len(c.backed) == 0)
+	return c.found, func(i int) bool {
+		p := c.found[i]
+		if p == dram.None {
+			b, known := c.backed[dram.Key{Space: s.space, Group: w.Group, Hash: w.Hashes[i]}]
+			return known && len(b.checksums) == len(s.layout[w.Group].PartBytes)
+		}
+		return c.books.State(p) == dram.Visible || c.reads[p] != nil
 	}
-	if b, known := c.backed[it.key]; known && !ok {
-		it.below = len(b.checksums) == len(s.layout[group].PartBytes)
-	}
-	return it
 }
 
 // look works out what q would take, into c.items and q.ends, and how many bytes that is.
 func (c *Core) look(q *query) (bytes int64, why Why) {
 	c.items, q.ends = c.items[:0], q.ends[:0]
 	most := c.most(q.acct)
-	for _, w := range q.want {
-		for _, h := range w.Hashes {
-			it := c.find(q.sess, w.Group, h)
-			if !it.there() {
-				if q.mode == Exact {
-					return 0, Missing
-				}
+	for nth, w := range q.want {
+		pages, there := c.find(q.sess, w, true)
+		run := 0
+		for i, p := range pages {
+			if !there(i) {
 				break
 			}
-			n := c.bytesOf(q.sess, w.Group, it)
+			n := c.bytesOf(q.sess, w.Group, p)
 			if q.mode != Exact && len(c.items) > 0 && bytes+n > most {
 				break // a run may be cut to what its budgets can ever hold
 			}
 			bytes += n
-			c.items = append(c.items, it)
+			c.items = append(c.items, item{p, int32(nth), int32(i)})
+			run++
+		}
+		if q.mode == Exact && run < len(w.Hashes) {
+			return 0, Missing
 		}
 		q.ends = append(q.ends, len(c.items))
 	}
@@ -58,10 +59,10 @@ func (c *Core) look(q *query) (bytes int64, why Why) {
 	return bytes, Found
 }
 
-// bytesOf is what an item takes of the pool, or will.
-func (c *Core) bytesOf(s *session, group uint32, it item) int64 {
-	if !it.below {
-		return c.books.Bytes(it.page)
+// bytesOf is what a block takes of the pool; or will, if it is None and below.
+func (c *Core) bytesOf(s *session, group uint32, p dram.Page) int64 {
+	if p != dram.None {
+		return c.books.Bytes(p)
 	}
 	g := &s.layout[group]
 	_, size, _ := c.books.Arena(s.arenas[g.Arena].at)
@@ -70,6 +71,7 @@ func (c *Core) bytesOf(s *session, group uint32, it item) int64 {
 
 // take holds what look has found, and begins to read what is not in memory.
 func (c *Core) take(q *query, n int64) {
+	want := q.want
 	q.want = nil // Step does not keep the event's slices
 	q.bytes = n
 	c.charge(q.acct, n)
@@ -80,15 +82,22 @@ func (c *Core) take(q *query, n int64) {
 		if it.page == dram.None {
 			continue
 		}
-		c.books.Hold(it.page)
-		if c.books.State(it.page) == dram.Filling {
+		switch {
+		case c.books.State(it.page) == dram.Filling:
+			c.books.Hold(it.page)
 			c.join(c.reads[it.page], q, i)
-		} else if q.mode != Warm { // speculation only peeks
-			c.books.Touch(it.page, c.now)
+		case q.mode == Warm: // speculation only peeks
+			c.books.Hold(it.page)
+		default:
+			c.books.HoldUsed(it.page, c.now)
 		}
 	}
 	for i, it := range c.items {
-		if it.page == dram.None && !c.bring(q, i, it.key) {
+		if it.page != dram.None {
+			continue
+		}
+		w := &want[it.want]
+		if !c.bring(q, i, dram.Key{Space: q.sess.space, Group: w.Group, Hash: w.Hashes[it.at]}) {
 			c.cut(q, i)
 			break
 		}

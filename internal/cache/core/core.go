@@ -52,7 +52,8 @@ type Core struct {
 	now   Time
 	out   []Action
 	stats Stats
-	items []item // scratch of query.look
+	items []item      // scratch of query.look
+	found []dram.Page // scratch of find
 }
 
 // space is a namespace that was named.

@@ -2,6 +2,7 @@ package core
 
 import (
 	"encoding/binary"
+	"unsafe"
 
 	"github.com/zeebo/xxh3"
 )
@@ -20,9 +21,15 @@ func digestOf(e *Query) [16]byte {
 		binary.LittleEndian.PutUint32(head[0:], w.Group)
 		binary.LittleEndian.PutUint64(head[8:], uint64(len(w.Hashes)))
 		h.Write(head[:])
-		for i := range w.Hashes {
-			h.Write(w.Hashes[i][:])
-		}
+		h.Write(flat(w.Hashes))
 	}
 	return h.Sum128().Bytes()
+}
+
+// flat is the bytes of the hashes, one after another.
+func flat(h []Hash) []byte {
+	if len(h) == 0 {
+		return nil
+	}
+	return unsafe.Slice(&h[0][0], len(h)*len(Hash{}))
 }

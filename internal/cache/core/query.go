@@ -214,8 +214,9 @@ func (c *Core) cancel(e *Cancel) {
 func (c *Core) discover(s *session, e *Query) {
 	a := Candidates{Session: s.id, Ticket: e.Ticket, Positions: make([][]uint32, len(e.Demand))}
 	for g, w := range e.Demand {
-		for i, h := range w.Hashes {
-			if it := c.find(s, w.Group, h); it.there() {
+		pages, there := c.find(s, w, false)
+		for i := range pages {
+			if there(i) {
 				a.Positions[g] = append(a.Positions[g], uint32(i))
 			}
 		}
@@ -231,8 +232,14 @@ func (c *Core) readyOf(q *query) Ready {
 		r.Hits[g] = uint32(end - from)
 		from = end
 	}
+	last := -1
 	for _, p := range q.pages {
-		id := c.arenaList[c.books.ArenaOf(p)].id
+		at := c.books.ArenaOf(p)
+		if at == last {
+			continue // most often all are in one
+		}
+		last = at
+		id := c.arenaList[at].id
 		if i, there := slices.BinarySearch(r.Arenas, id); !there {
 			r.Arenas = slices.Insert(r.Arenas, i, id)
 		}

@@ -16,14 +16,16 @@ type Key struct {
 // digest spreads keys over the index. An engine's hash is often no more than a counter in tests and one of 64 bits in production, and
 // a client chooses it: so every bit goes through a multiplication, and a client that makes its own blocks collide slows down a
 // probe sequence that is bounded by the blocks it can have.
-func (k *Key) digest() uint64 {
+func (k *Key) digest() uint64 { return digestOf(k.Space, k.Group, &k.Hash) }
+
+func digestOf(space, group uint32, hash *Hash) uint64 {
 	const m = 0x9e3779b97f4a7c15
-	h := uint64(k.Space)<<32 | uint64(k.Group)
-	for i := 0; i < 32; i += 8 {
-		h = (h ^ binary.LittleEndian.Uint64(k.Hash[i:])) * m
-		h ^= h >> 32
-	}
-	return h
+	h := uint64(space)<<32 | uint64(group)
+	h = (h ^ binary.LittleEndian.Uint64(hash[0:])) * m
+	h = (h ^ h>>32 ^ binary.LittleEndian.Uint64(hash[8:])) * m
+	h = (h ^ h>>32 ^ binary.LittleEndian.Uint64(hash[16:])) * m
+	h = (h ^ h>>32 ^ binary.LittleEndian.Uint64(hash[24:])) * m
+	return h ^ h>>32
 }
 
 // index finds pages by key: open addressing with linear probing, without tombstones (a deletion moves later entries up).

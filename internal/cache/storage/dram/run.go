@@ -1,0 +1,53 @@
+package dram
+
+// FindRun appends the blocks of a space and group with the hashes, in their order, to dst: Filling and Visible ones, and None for what is
+// not there. With stop it ends before the first that is not there. It is Find for many at once: a query asks for hundreds, and a call
+// each, with a key made for it, costs more than the look itself.
+func (s *Store) FindRun(dst []Page, space, group uint32, hashes []Hash, stop bool) []Page {
+	entries := s.index.entries
+	if len(entries) == 0 {
+		return s.nowhere(dst, len(hashes), stop)
+	}
+	for i := range hashes {
+		h := &hashes[i]
+		tag := tagOf(digestOf(space, group, h))
+		p := None
+		for at := s.index.home(tag); entries[at].page != 0; {
+			if e := entries[at]; e.tag == tag {
+				if g := &s.pages[e.page-1]; g.hash == *h && g.space == space && uint32(g.group) == group {
+					p = e.page - 1
+					break
+				}
+			}
+			if at++; at == len(entries) {
+				at = 0
+			}
+		}
+		if p == None && stop {
+			break
+		}
+		dst = append(dst, p)
+	}
+	return dst
+}
+
+func (s *Store) nowhere(dst []Page, n int, stop bool) []Page {
+	if !stop {
+		for range n {
+			dst = append(dst, None)
+		}
+	}
+	return dst
+}
+
+// HoldUsed is Hold and then Touch for a Visible block, without a place among the leaves in between.
+func (s *Store) HoldUsed(p Page, now Time) {
+	g := &s.pages[p]
+	mustBe(g.state == Visible, "a block was held and used that is not visible")
+	if g.heapAt >= 0 {
+		s.pull(s.arenas[g.arena].lanes[g.lane], p)
+	}
+	g.holds++
+	g.residency = Retained
+	s.use(p, now, false)
+}
