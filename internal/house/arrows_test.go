@@ -81,11 +81,12 @@ var arrows = map[string][]string{
 	// The shell of the Cache Manager.
 	"internal/cache/storage/pool/layout": {},                                                                                               // shares of the pool to arenas
 	"internal/cache/storage/pool":        {"internal/cache/storage/pool/layout"},                                                           // memfds
+	"internal/cache/storage/hostpool":    {},                                                                                               // an engine's own memory, mapped
 	"internal/cache/channel":             {"internal/cache/channel/wire"},                                                                  // the Manager's end of the socket
 	"internal/cache/channel/client":      {"internal/cache/channel/wire", "internal/cache/core", "internal/cache/state", "internal/chain"}, // an engine's end
 	// The daemon joins the core to the channel, the pool and the admin listener.
 	"internal/cache/manager": {
-		"internal/cache/channel", "internal/cache/channel/wire", "internal/cache/core", "internal/cache/state", "internal/cache/storage/pool", "internal/cache/storage/pool/layout",
+		"internal/cache/channel", "internal/cache/channel/wire", "internal/cache/core", "internal/cache/state", "internal/cache/storage/hostpool", "internal/cache/storage/pool", "internal/cache/storage/pool/layout",
 		"internal/chain", "internal/cache/events", "internal/cache/events/book", "internal/managerwire",
 	},
 	"internal/cache/events/book":  {"internal/chain", "internal/managerwire"},                                                // what to tell gateways
@@ -153,6 +154,8 @@ var arrows = map[string][]string{
 	"cmd/perigee":             {"internal/..."},
 	"bench/gateway":           {}, // it measures built binaries from outside
 	"bench/tokenizers":        {"internal/gateway/tokens/bpe"},
+	"bench/eval/judge":        {"internal/splitmix"}, // whether what was declared before a run holds
+	"bench/eval":              {"bench/eval/judge"},  // files in, files out
 	"internal/house":          {},
 	"internal/house/isstatic": {},
 }

@@ -1,9 +1,11 @@
 """Drives the Python client against a real Manager: client_check.py SOCKET VECTORS. Prints ok, or raises. Run by the Go tests."""
 
 import json
+import mmap
 import os
 import random
 import select
+import struct
 import sys
 import time
 
@@ -138,6 +140,101 @@ def check_hybrid(path):
             assert e.name == "bad_demand", e
 
 
+class Memory:
+    """An engine's host pool as SGLang makes it: a memfd that cannot be sealed, keys in its first half and values in its second."""
+
+    def __init__(self, pages):
+        self.half = PAGE // 2
+        self.middle = pages * self.half
+        size = self.middle + pages * (PAGE - self.half)
+        self.fd = os.memfd_create("pool", os.MFD_CLOEXEC)
+        os.posix_fallocate(self.fd, 0, size)
+        self.map = mmap.mmap(self.fd, size)
+
+    def at(self, i, pool=3):
+        rest = PAGE - self.half
+        return [(pool, i * self.half, self.half), (pool, self.middle + i * rest, rest)]
+
+    def get(self, i):
+        return b"".join(self.map[o:o + n] for _, o, n in self.at(i))
+
+    def set(self, i, raw):
+        for _, o, n in self.at(i):
+            self.map[o:o + n], raw = raw[:n], raw[n:]
+
+    def close(self):
+        self.map.close()
+        os.close(self.fd)
+
+
+def check_pool(path):
+    """The Manager copies, out of the engine's own memory and into it."""
+    memory = Memory(16)
+    with client.Session(path, "pool", [namespace()], model="m") as s:
+        assert s.offer_pool(memory.fd, pool=3) == 3
+        for again in ({"pool": 3}, {"pool": 4}):
+            try:
+                s.offer_pool(memory.fd, **again)
+                raise AssertionError("a pool was taken twice")
+            except client.Refused as e:
+                assert e.name == "repeated", e
+        r, w = os.pipe()
+        try:
+            s.offer_pool(w, 4096, 5)
+            raise AssertionError("a pipe was taken for memory")
+        except client.Refused as e:
+            assert e.name == "bad_pool", e
+        finally:
+            os.close(r)
+            os.close(w)
+
+        for i in range(8):
+            memory.set(i, page(11, i))
+        got = s.publish_from(blocks(11, 6), [memory.at(i) for i in range(6)])
+        assert got[:3] == (6, 0, 0) and got.there == (True,) * 6 and any(got.chain), got
+        got = s.publish_from(blocks(11, 8, 4), [memory.at(i) for i in range(4, 8)], parent_chain=got.chain)
+        assert got[:3] == (2, 2, 0) and got.there == (True,) * 4, got
+        raw = b"".join(b"".join(struct.pack("<IQI", *p) for p in memory.at(i)) for i in range(4, 8))
+        got = s.publish_from(blocks(11, 8, 4), client.Pages([2] * 4, raw))
+        assert got[:3] == (0, 4, 0), got
+
+        a = s.query([(0, names(11, 9))])
+        assert a.lease.hits == [8], a
+        got = s.restore_into(a.lease, 0, [memory.at(8 + i) for i in range(8)], wait_all=True)
+        assert got == (8, 8, "done", True), got
+        assert [memory.get(8 + i) for i in range(8)] == [page(11, i) for i in range(8)]
+        a = s.query([(0, names(11, 2))])
+        seen = []
+        s.restore(a.lease, 0, lambda i, view: seen.append(bytes(view)))  # and by the other route
+        assert seen == [page(11, i) for i in range(2)]
+
+        # Mistakes are refused, and the session goes on.
+        for wrong, why in (([memory.at(0)], "invalid"), ([memory.at(0)] * 2, "overlap"), ([memory.at(0), memory.at(99)], "invalid"), ([memory.at(0), memory.at(1, 9)], "invalid")):
+            a = s.query([(0, names(11, 2))])
+            try:
+                s.restore_into(a.lease, 0, wrong)
+                raise AssertionError(wrong)
+            except client.Refused as e:
+                assert e.name == why, (e, wrong)
+            s.release(a.lease)
+        try:
+            s.publish_from(blocks(12, 2), [memory.at(0), memory.at(1)[:1]])
+            raise AssertionError("half a page")
+        except client.Refused as e:
+            assert e.name == "invalid", e
+        got = s.publish_from(blocks(12, 2), [memory.at(0), memory.at(1)])
+        assert got.sealed == 2, got
+
+        # Memory that goes away under it costs its pages, and nothing else.
+        os.ftruncate(memory.fd, memory.middle)
+        got = s.publish_from(blocks(13, 2), [memory.at(0), memory.at(1)])
+        assert (got.sealed, got.dropped, got.there) == (0, 2, (False, False)), got
+        a = s.query([(0, names(11, 2))])
+        got = s.restore_into(a.lease, 0, [memory.at(0), memory.at(1)])
+        assert got == (0, 2, "failed", None), got
+    memory.close()
+
+
 def bench(path):
     with client.Session(path, "bench", [namespace()]) as s:
         s.publish(blocks(7, 40), lambda i, slot: None)
@@ -161,5 +258,6 @@ if __name__ == "__main__":
     before = len(os.listdir("/proc/self/fd"))
     check_restore(socket)
     check_hybrid(socket)
+    check_pool(socket)
     assert len(os.listdir("/proc/self/fd")) == before, "descriptors leak"
     print("ok")

@@ -40,7 +40,8 @@ type Conn struct {
 		files []attached
 		ended bool // nothing more is taken
 	}
-	buf []byte // the reader's
+	buf  []byte   // the reader's
+	file *os.File // the reader's: what came with the frame in hand
 }
 
 // attached is descriptors that go with the frame at an offset of out.
@@ -199,9 +200,14 @@ func (c *Conn) release() {
 
 // serve handles frames until the peer leaves or is to be left.
 func (c *Conn) serve() (wire.Class, string) {
-	in := bufio.NewReaderSize(c.uc, 64<<10)
+	src := &receiver{uc: c.uc}
+	defer src.drop()
+	in := bufio.NewReaderSize(src, 64<<10)
 	greeted := false
 	for {
+		if in.Buffered() == 0 {
+			src.drop() // it came with a frame that has had no use for it
+		}
 		h, m, err := c.next(in)
 		switch {
 		case errors.Is(err, wire.ErrUnknown):
@@ -223,7 +229,13 @@ func (c *Conn) serve() (wire.Class, string) {
 			w.Version = wire.Version
 			c.Send(c.Header(h.Ref, 0), &w)
 		default:
+			if h.Descriptors > 0 {
+				c.file = src.take()
+			}
 			c.server.opt.Handler.Frame(c, h, m)
+			if f := c.TakeFile(); f != nil {
+				f.Close()
+			}
 		}
 		c.Flush()
 	}

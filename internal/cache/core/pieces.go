@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// Piece is bytes of memory that a session has offered: Length bytes from Offset on of its pool of that number.
+// Piece is bytes of memory that a session has offered: Length bytes from Offset on of its pool of that number. A page in one piece may leave
+// the length 0: then it is the page's.
 type Piece struct {
 	Pool, Length uint32
 	Offset       uint64
@@ -40,15 +41,19 @@ func (s *session) fit(p *Pages, slots []PlanSlot) bool {
 			return false
 		}
 		pieces, next := p.Page(i, at)
+		want := uint64(slots[i].Bytes)
+		if n == 1 && pieces[0].Length == 0 {
+			pieces[0].Length = uint32(want)
+		}
 		sum := uint64(0)
 		for _, x := range pieces {
 			pool, ok := s.pools[x.Pool]
-			if !ok || x.Length == 0 || x.Offset > pool.bytes || uint64(x.Length) > pool.bytes-x.Offset {
+			if !ok || x.Length == 0 && want != 0 || x.Offset > pool.bytes || uint64(x.Length) > pool.bytes-x.Offset {
 				return false
 			}
 			sum += uint64(x.Length)
 		}
-		if want := slots[i].Bytes; want != 0 && sum != uint64(want) {
+		if want != 0 && sum != want {
 			return false
 		}
 		at = next
@@ -64,9 +69,11 @@ type region struct {
 
 // regionsOf is the memory that pieces cover, in order and without overlap; twice says that some of it was named more than once.
 func regionsOf(pieces []Piece) (out []region, twice bool) {
-	all := make([]region, len(pieces))
-	for i, x := range pieces {
-		all[i] = region{x.Pool, x.Offset, x.Offset + uint64(x.Length)}
+	all := make([]region, 0, len(pieces))
+	for _, x := range pieces {
+		if x.Length > 0 {
+			all = append(all, region{x.Pool, x.Offset, x.Offset + uint64(x.Length)})
+		}
 	}
 	slices.SortFunc(all, func(a, b region) int { return cmp.Or(cmp.Compare(a.pool, b.pool), cmp.Compare(a.from, b.from)) })
 	out = all[:0]

@@ -42,6 +42,10 @@ type Config struct {
 	Wait     time.Duration `yaml:"wait"`
 	Lease    time.Duration `yaml:"lease"`
 	Patience time.Duration `yaml:"patience"`
+	// HostPoolBytes bounds the engines' own memory that is mapped, all together; no bound. Copiers is how many goroutines copy out of it
+	// and into it.
+	HostPoolBytes Size `yaml:"host_pool_bytes"`
+	Copiers       int  `yaml:"copiers"`
 	// Scopes are tenants with budgets of their own.
 	Scopes []ScopeConfig `yaml:"scopes"`
 }
@@ -156,6 +160,7 @@ func (c *Config) Faults() (faults []string) {
 	}
 	say(c.PoolBytes == 0, "pool_bytes: missing; say how much memory engines share, such as 8GiB")
 	say(c.Instances < 0, "instances: below 0")
+	say(c.Copiers < 0 || c.Copiers > maxCopiers, "copiers: below 0, or above 256")
 	say(len(c.Socket) > maxSocketPath, "socket: longer than the 107 bytes that a socket's path may have")
 	for name, d := range map[string]time.Duration{"wait": c.Wait, "lease": c.Lease, "patience": c.Patience} {
 		say(d < 0, name+": below 0")
@@ -177,6 +182,9 @@ func (c *Config) Faults() (faults []string) {
 	return faults
 }
 
+// maxCopiers is more than any host's memory can feed.
+const maxCopiers = 256
+
 // maxSocketPath is sockaddr_un's, less its final zero.
 const maxSocketPath = 107
 
@@ -184,8 +192,9 @@ const maxSocketPath = 107
 func (c *Config) Options() Options {
 	o := Options{
 		Socket: c.Socket, PoolBytes: uint64(c.PoolBytes), Instances: c.Instances, UIDs: c.AllowedUIDs, Admin: c.Admin,
+		Copiers: c.Copiers,
 		Core: core.Config{
-			Budgets: core.Budgets{Total: int64(c.QueryBytes), Instance: int64(c.InstanceBytes), Speculative: int64(c.SpeculativeBytes)},
+			Budgets: core.Budgets{Total: int64(c.QueryBytes), Instance: int64(c.InstanceBytes), Speculative: int64(c.SpeculativeBytes), Offered: int64(c.HostPoolBytes)},
 			Limits:  core.Limits{Wait: c.Wait, LeaseTTL: c.Lease, Patience: c.Patience},
 			Scopes:  map[core.Scope]core.ScopeBudget{},
 		},

@@ -31,6 +31,8 @@ type Options struct {
 	Huge      pool.HugePages
 	// UIDs are users who may connect besides our own.
 	UIDs []uint32
+	// Copiers is how many goroutines copy between the pool and engines' own memory. Half the processors, at least 2 and at most 8.
+	Copiers int
 	// Core is the budgets, limits and tenants. Its Epoch is drawn here if it is 0.
 	Core core.Config
 	// Admin is host:port of the admin listener; "": none.

@@ -50,9 +50,10 @@ func (m *Manager) greet(c *channel.Conn, h wire.Header, msg wire.Message) {
 // roleOf is the connection that a message belongs on; NoRole: any.
 func roleOf(k wire.Kind) wire.Role {
 	switch k {
-	case wire.KindPublish, wire.KindSeal, wire.KindAbandon, wire.KindPublishFrom:
+	case wire.KindPublish, wire.KindSeal, wire.KindAbandon, wire.KindPublishFrom, wire.KindPublishPieces:
 		return wire.RolePublish
-	case wire.KindQuery, wire.KindPoll, wire.KindCancel, wire.KindStart, wire.KindCopied, wire.KindRelease, wire.KindRestoreInto:
+	case wire.KindQuery, wire.KindPoll, wire.KindCancel, wire.KindStart, wire.KindCopied, wire.KindRelease, wire.KindRestoreInto,
+		wire.KindRestorePieces:
 		return wire.RoleQuery
 	}
 	return wire.NoRole
@@ -101,8 +102,16 @@ func (m *Manager) serve(by *asker, msg wire.Message) {
 		m.locked(func() { m.goodbye(by.conn, by.s) })
 	case *wire.Ping:
 		m.send(by, by, &wire.Pong{})
-	case *wire.OfferPool, *wire.RestoreInto, *wire.PublishFrom:
-		m.refuse(by, wire.NotBuilt, "the second copy route is specified and not built")
+	case *wire.OfferPool:
+		m.offerPool(by, e)
+	case *wire.RestorePieces:
+		m.restoreInto(by, e)
+	case *wire.RestoreInto:
+		m.restoreInto(by, &wire.RestorePieces{Lease: e.Lease, Consumer: e.Consumer, Pages: whole(e.Targets)})
+	case *wire.PublishPieces:
+		m.publishFrom(by, e)
+	case *wire.PublishFrom:
+		m.publishFrom(by, &wire.PublishPieces{Slots: e.Slots, Pages: whole(e.Sources)})
 	default: // Hello, Register, Attach again, or an answer
 		m.refuse(by, wire.WrongRole, "")
 	}

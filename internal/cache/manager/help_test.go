@@ -202,9 +202,9 @@ func restore(s *client.Session, p, n int) (int, error) {
 // settled waits until nobody is registered, and says what is still held then.
 func (m *tester) settled() {
 	m.t.Helper()
-	m.until("no session", func(st Status) bool { return len(st.Sessions) == 0 && st.Connections == 0 })
+	m.until("no session", func(st Status) bool { return len(st.Sessions) == 0 && st.Connections == 0 && st.Usage.Copies == 0 })
 	st := m.Status()
-	if u := st.Usage; u.Granted+u.Quarantined+u.Leased+u.Reserved+u.Pinned+u.Queries != 0 {
+	if u := st.Usage; u.Granted+u.Quarantined+u.Leased+u.Reserved+u.Pinned+u.Queries+u.Offered != 0 || u.Pools != 0 {
 		m.t.Errorf("at rest: %+v", u)
 	}
 	m.mu.Lock()

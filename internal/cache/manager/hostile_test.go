@@ -45,14 +45,14 @@ func TestForged(t *testing.T) {
 		"a query's lack":    c.refused(&wire.Query{Mode: core.Prefix, Consumers: 1}),
 		"an unknown mode":   c.refused(&wire.Query{Ticket: core.Ticket{Op: 1, Revision: 1}, Mode: 99, Consumers: 1, Wants: []core.Want{{Hashes: hashes(1, 1)}}}),
 		"a role":            c.refused(&wire.Seal{Slots: []wire.Sealed{{}}}),
-		"the second route":  c.refused(&wire.OfferPool{Pool: 1, Bytes: 1 << 40}),
+		"no descriptor":     c.refused(&wire.OfferPool{Pool: 1, Bytes: 1 << 40}),
 		"register again":    c.refused(&wire.Register{Instance: "x"}),
 		"a Manager's words": c.refused(&wire.Registered{}),
 	} {
 		want := map[string]wire.Class{
 			"another's lease": wire.StaleLease, "its release": wire.StaleLease, "its end": wire.StaleLease, "an older lease": wire.StaleLease,
 			"one beyond all": wire.StaleLease, "a query's lack": wire.Invalid, "an unknown mode": wire.Invalid, "a role": wire.WrongRole,
-			"the second route": wire.NotBuilt, "register again": wire.WrongRole, "a Manager's words": wire.WrongRole,
+			"no descriptor": wire.BadPool, "register again": wire.WrongRole, "a Manager's words": wire.WrongRole,
 		}[what]
 		if r.Class != want {
 			t.Errorf("%s: %s, want %s", what, r.Class, want)

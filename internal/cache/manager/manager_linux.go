@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"net"
 	"net/http"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/cache/channel"
 	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
 	"github.com/perigee-llm/perigee/internal/cache/core"
+	"github.com/perigee-llm/perigee/internal/cache/storage/hostpool"
 	"github.com/perigee-llm/perigee/internal/cache/storage/pool"
 )
 
@@ -24,12 +26,13 @@ type Manager struct {
 	pool   *pool.Pool
 	server *channel.Server
 
-	mu   books
-	mem  memory
-	tick chan struct{}      // a look at the time is wanted
-	quit context.CancelFunc // ends the ticking and the waiting for processes
-	ctx  context.Context
-	wg   sync.WaitGroup
+	mu     books
+	copier copier
+	mem    memory
+	tick   chan struct{}      // a look at the time is wanted
+	quit   context.CancelFunc // ends the ticking and the waiting for processes
+	ctx    context.Context
+	wg     sync.WaitGroup
 
 	admin struct {
 		http *http.Server
@@ -47,8 +50,10 @@ type books struct {
 	sessions   map[uint32]*session
 	tokens     map[[16]byte]*session
 	holdings   []*holding
-	session    uint32 // the last number
-	arena      uint32 // the next id
+	pools      map[poolKey]*hostpool.Pool // what engines have offered
+	copies     map[core.CopyID]*copyJob   // under way
+	session    uint32                     // the last number
+	arena      uint32                     // the next id
 	closed     bool
 	ticking    bool
 	story      story
@@ -65,6 +70,8 @@ type memory struct {
 type counts struct {
 	sealedBytes, verifiedBytes atomic.Int64
 	spoiled                    atomic.Int64
+	// copiedBytes and copyNanos are of copies between slots and engines' own memory: publishes, restores. The time is the workers'.
+	copiedBytes, copyNanos [2]atomic.Int64
 }
 
 // Start starts a Manager: it listens when Start returns.
@@ -74,6 +81,9 @@ func Start(o Options) (*Manager, error) {
 	}
 	if o.Core.Epoch == 0 {
 		o.Core.Epoch = randomEpoch()
+	}
+	if o.Copiers == 0 {
+		o.Copiers = defaultCopiers()
 	}
 	if o.Name == "" {
 		o.Name = version
@@ -87,15 +97,19 @@ func Start(o Options) (*Manager, error) {
 	m := &Manager{opt: o, epoch: o.Core.Epoch, start: time.Now(), pool: p, tick: make(chan struct{}, 1)}
 	m.mu.core = core.New(o.Core, nil)
 	m.mu.sessions, m.mu.tokens = map[uint32]*session{}, map[[16]byte]*session{}
+	m.mu.pools, m.mu.copies = map[poolKey]*hostpool.Pool{}, map[core.CopyID]*copyJob{}
 	m.mem.arenas = map[uint32]*pool.Arena{}
 	m.ctx, m.quit = context.WithCancel(context.Background())
+	m.copier.start(m, o.Copiers)
 	if err := m.startEvents(); err != nil {
 		m.quit()
+		m.copier.close()
 		p.Close()
 		return nil, err
 	}
 	if err := m.listen(); err != nil {
 		m.quit()
+		m.copier.close()
 		m.tells.close()
 		p.Close()
 		return nil, err
@@ -103,6 +117,10 @@ func Start(o Options) (*Manager, error) {
 	m.wg.Go(m.ticks)
 	return m, nil
 }
+
+// defaultCopiers is half the processors, since the other half are the engines', but two, so that a copy and its checksum overlap with another's;
+// and eight, which have the memory busy.
+func defaultCopiers() int { return max(2, min(8, runtime.NumCPU()/2)) }
 
 func randomEpoch() uint64 {
 	for {
@@ -142,6 +160,7 @@ func (m *Manager) Epoch() uint64 { return m.epoch }
 // Close ends every session, waits for their goroutines, and gives the pool back. What engines have mapped reads as zeros from then on.
 func (m *Manager) Close() error {
 	m.server.Close()
+	m.copier.close()
 	m.quit()
 	err := m.stopAdmin()
 	m.wg.Wait()

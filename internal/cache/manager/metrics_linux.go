@@ -1,6 +1,8 @@
 package manager
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/perigee-llm/perigee/internal/cache/core"
@@ -42,6 +44,11 @@ var (
 	expired       = desc("leases_expired_total", "Leases that nobody came for.")
 	sealedBytes   = desc("checksum_sealed_bytes_total", "Bytes whose checksum was made here.")
 	verifiedBytes = desc("checksum_verified_bytes_total", "Bytes that were compared with their checksum for a restore.")
+	copiedBytes   = desc("copied_bytes_total", "Bytes copied between the pool and engines' own memory, by direction.", "direction")
+	copySeconds   = desc("copy_seconds_total", "Seconds that copiers were at it, checksums included, by direction.", "direction")
+	copies        = desc("copies", "Copies between the pool and engines' own memory that are under way.")
+	offeredPools  = desc("offered_pools", "Pools of engines' own memory that are mapped.")
+	offeredBytes  = desc("offered_pool_bytes", "Engines' own memory that is mapped.")
 	spoiled       = desc("spoiled_pages_total", "Pages found to be other than was sealed, each time one was asked for.")
 )
 
@@ -51,6 +58,7 @@ func (c collector) Describe(chan<- *prometheus.Desc) {}
 var (
 	dispositions = [...]string{"write", "present", "taken", "no_room"}
 	reasons      = [...]string{"evicted", "flushed", "corrupted"}
+	directions   = [...]string{"publish", "restore"}
 	outcomes     = [...]string{"failed", "whole"}
 )
 
@@ -100,9 +108,24 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	count(sealedBytes, m.counts.sealedBytes.Load())
 	count(verifiedBytes, m.counts.verifiedBytes.Load())
 	count(spoiled, m.counts.spoiled.Load())
+	c.copies(u, gauge, count)
+	for i, word := range directions {
+		seconds := time.Duration(m.counts.copyNanos[i].Load()).Seconds()
+		out <- prometheus.MustNewConstMetric(copySeconds, prometheus.CounterValue, seconds, word)
+	}
 	c.refused(st, count)
 	if m.tells.pub != nil {
 		c.events(m.tells.pub.Stats(), gauge, count)
+	}
+}
+
+// copies tells of the second route.
+func (c collector) copies(u core.Usage, gauge func(*prometheus.Desc, float64, ...string), count func(*prometheus.Desc, int64, ...string)) {
+	gauge(copies, float64(u.Copies))
+	gauge(offeredPools, float64(u.Pools))
+	gauge(offeredBytes, float64(u.Offered))
+	for i, word := range directions {
+		count(copiedBytes, c.m.counts.copiedBytes[i].Load(), word)
 	}
 }
 

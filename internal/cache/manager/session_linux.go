@@ -8,6 +8,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/cache/core"
 	"github.com/perigee-llm/perigee/internal/cache/events/book"
 	"github.com/perigee-llm/perigee/internal/cache/state"
+	"github.com/perigee-llm/perigee/internal/cache/storage/hostpool"
 	"github.com/perigee-llm/perigee/internal/chain"
 )
 
@@ -59,6 +60,8 @@ type asker struct {
 	// msg and chains are a Publish's, for its Granted.
 	msg    *wire.Publish
 	chains []chain.Key
+	// offered is what an OfferPool has mapped, for the core's word.
+	offered *hostpool.Pool
 }
 
 // grantInfo is what a granted slot is for.

@@ -10,17 +10,23 @@ another Session object of the process waits for.
         if answer.lease:
             s.restore(answer.lease, 0, lambda i, page: destination[i].copy_(page))
 
+An engine whose host memory is a memfd hands it over and has the Manager copy:
+
+    s.offer_pool(memfd)
+    s.publish_from(blocks, [[(0, k_offset, half), (0, v_offset, half)], ...])
+    good = s.restore_into(answer.lease, 0, [[(0, k_offset, half), (0, v_offset, half)], ...]).good
+
 When the Manager is lost every call raises Lost: compute, and make another Session.
 """
 
 from .identity import block_name, encode_namespace, instance_id, namespace_id, page_bytes, request_id
 from .session import (
     BUSY, CANDIDATES, DISCOVER, EXACT, LOADING, NO_BLOCK, PREFIX, READY, WARM,
-    Answer, Block, Credentials, Lease, Lost, PerigeeError, Published, Refused, Session, Spoiled,
+    Answer, Block, Credentials, Lease, Lost, Pages, PerigeeError, Published, Refused, RestoredInto, Session, Spoiled,
 )
 
 __all__ = [
     "BUSY", "CANDIDATES", "DISCOVER", "EXACT", "LOADING", "NO_BLOCK", "PREFIX", "READY", "WARM",
-    "Answer", "Block", "Credentials", "Lease", "Lost", "PerigeeError", "Published", "Refused", "Session", "Spoiled",
+    "Answer", "Block", "Credentials", "Lease", "Lost", "Pages", "PerigeeError", "Published", "Refused", "RestoredInto", "Session", "Spoiled",
     "block_name", "encode_namespace", "instance_id", "namespace_id", "page_bytes", "request_id",
 ]

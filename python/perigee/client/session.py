@@ -1,5 +1,6 @@
 """Sessions: register, publish, ask, restore."""
 
+import itertools
 import mmap
 import os
 import struct
@@ -14,6 +15,9 @@ READY, LOADING, BUSY, CANDIDATES = "ready", "loading", "busy", "candidates"
 _WHY = ("found", "missing", "too_large", "timed_out", "unreadable")
 _WRITE, _PRESENT = 0, 1
 _DONE, _FAILED, _MISMATCH = 0, 1, 2
+_OUTCOMES = ("done", "failed", "mismatch")
+_FILLED = 0
+_PIECE = struct.Struct("<IQI")
 _SEAL_EVERY = 1 << 20  # bytes: as the Go client
 _MADV_DONTFORK = getattr(mmap, "MADV_DONTFORK", None)
 
@@ -65,6 +69,41 @@ class Published(NamedTuple):
     present: int
     dropped: int
     chain: tuple
+    # Of publish_from: for each block whether it can be restored as far as this part is concerned (filled now, or there before).
+    there: tuple = ()
+
+
+class RestoredInto(NamedTuple):
+    """What became of a restore_into: the first good of total pages are what was published, and the others nothing. outcome is "done",
+    "failed" or "mismatch". whole is None if it was not waited for, else whether all consumers have all."""
+
+    good: int
+    total: int
+    outcome: str
+    whole: Optional[bool] = None
+
+
+class Pages(NamedTuple):
+    """Where pages lie in offered pools: how many pieces each has, and all pieces one behind the other, each u32 pool, u64 offset, u32 length,
+    little endian, without padding. For callers who have them that way; others give lists of (pool, offset, length)."""
+
+    counts: list
+    pieces: bytes
+
+
+def _pages(pages):
+    if isinstance(pages, Pages):
+        return pages
+    return Pages([len(page) for page in pages], b"".join(_PIECE.pack(*piece) for page in pages for piece in page))
+
+
+def _packed(pages, some=None):
+    """The bytes of pages in a message, of all or of some."""
+    counts, pieces = pages
+    if some is not None and len(some) < len(counts):
+        first = [0, *itertools.accumulate(n * _PIECE.size for n in counts)]
+        counts, pieces = [counts[i] for i in some], b"".join(pieces[first[i]:first[i + 1]] for i in some)
+    return wire.u32s(counts) + struct.pack("<I", len(pieces) // _PIECE.size) + pieces
 
 
 class Credentials(NamedTuple):
@@ -169,9 +208,9 @@ class Session:
 
     # Frames.
 
-    def _send(self, link, kind, body=b"", ref=None):
+    def _send(self, link, kind, body=b"", ref=None, fd=None):
         try:
-            return link.send(kind, body, ref)
+            return link.send(kind, body, ref, fd)
         except OSError as e:
             raise Lost(str(e)) from e
 
@@ -238,6 +277,48 @@ class Session:
         """Publishes one part of blocks. write(i, slot) fills a writable view of the part's bytes for blocks[i]; the view is good during the
         call only. Returns when the Manager has everything; write is not called any more when copied() is, before that. If write raises, what is
         not yet written is given up."""
+        link, ref, granted, chain = self._grants(blocks, part, scope, root, parent_chain)
+        try:
+            self._fill(link, ref, blocks, part, granted, write)
+            if copied is not None:
+                copied()
+        finally:
+            r = self._published(link, ref)
+        _, sealed, dropped = r.take("QII")
+        return Published(sealed, sum(d == _PRESENT for d, _ in granted), dropped, chain)
+
+    def publish_from(self, blocks, pages, *, part=0, scope=0, root=("", "", ""), parent_chain=(0, 0)):
+        """Publishes one part of blocks out of offered pools: the Manager copies. pages says where each block's part lies, as a list of pieces
+        (pool, offset, length) in the order of its bytes, or is Pages. Returns when nothing is copied any more, and the pieces may be written
+        again. A page that could not be copied is dropped; Published.there says which."""
+        pages = _pages(pages)
+        if len(pages.counts) != len(blocks):
+            raise ValueError("as many pages as blocks are wanted")
+        link, ref, granted, chain = self._grants(blocks, part, scope, root, parent_chain)
+        write = [i for i, (d, _) in enumerate(granted) if d == _WRITE]
+        there = [d == _PRESENT for d, _ in granted]
+        present = sum(there)
+        copied, published = not write, None
+        if write:
+            slots = struct.pack("<I", len(write)) + b"".join(granted[i][1] for i in write)
+            self._send(link, wire.PUBLISH_PIECES, slots + _packed(pages, write), ref)
+        while not (copied and published):
+            try:
+                frame = self._next(link, ref)
+            except Refused:  # nothing was copied, and the grants are still open
+                self._send(link, wire.ABANDON, slots, ref)
+                self._published(link, ref)
+                raise
+            if frame.kind == wire.PUBLISHED:
+                published = frame.reader()
+                continue
+            copied = True
+            for i, fate in zip(write, frame.payload[4:]):
+                there[i] = fate == _FILLED
+        _, sealed, dropped = published.take("QII")
+        return Published(sealed, present, dropped, chain, tuple(there))
+
+    def _grants(self, blocks, part, scope, root, parent_chain):
         self._publish_op += 1
         body = [struct.pack("<QII", self._publish_op, part, scope), *(wire.text(t) for t in root), struct.pack("<QQI", *parent_chain, len(blocks))]
         for b in blocks:
@@ -247,15 +328,7 @@ class Session:
         r = self._next(link, ref).reader()
         _, count = r.take("QI")
         granted = [r.take("B12s") for _ in range(count)]
-        chain = r.take("QQ")
-        try:
-            self._fill(link, ref, blocks, part, granted, write)
-            if copied is not None:
-                copied()
-        finally:
-            r = self._published(link, ref)
-        _, sealed, dropped = r.take("QII")
-        return Published(sealed, sum(d == _PRESENT for d, _ in granted), dropped, chain)
+        return link, ref, granted, r.take("QQ")
 
     def _published(self, link, ref):
         while True:
@@ -389,6 +462,32 @@ class Session:
             raise fault
         if not frame.payload[8]:
             raise Spoiled("another consumer has failed")
+
+    def restore_into(self, lease, consumer, pages, *, wait_all=False):
+        """Has the Manager copy a consumer's pages into offered pools, in the order of the query's blocks: pages is a list of pieces
+        (pool, offset, length) for each. Returns a RestoredInto when nothing is copied any more: its first good pages are what was published; the
+        pieces of the others may hold anything. Ranks that share a lease use what all of them have: with wait_all it
+        waits for the others, and says whether they have everything."""
+        link = self._query
+        body = struct.pack("<III", lease.index, lease.generation, consumer) + _packed(_pages(pages))
+        ref = self._send(link, wire.RESTORE_PIECES, body)
+        frame = self._next(link, ref)
+        _, _, _, outcome, good, total = frame.reader().take("IIIBII")
+        whole = None
+        if wait_all:
+            while (frame := self._next(link, ref)).kind != wire.RESTORED:
+                pass
+            whole = bool(frame.payload[8])
+        return RestoredInto(good, total, _OUTCOMES[outcome], whole)
+
+    def offer_pool(self, fd, size=None, pool=0):
+        """Hands over memory of this process, a memfd with all its pages there, for publish_from and restore_into. size is how much of it, all if it
+        is not given; pool is a number that no other pool of the session has. It stays the session's until its end. fd is not needed any more."""
+        if size is None:
+            size = os.fstat(fd).st_size
+        ref = self._send(self._query, wire.OFFER_POOL, struct.pack("<IQ", pool, size), None, fd)
+        self._next(self._query, ref)
+        return pool
 
     def _take(self, link, ref, take):
         while True:

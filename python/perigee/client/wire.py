@@ -9,13 +9,15 @@ HEADER = struct.Struct("<IBBHQQII")
 MAX_FRAME = 16 << 20
 
 HELLO, REGISTER, ATTACH, PUBLISH, SEAL, ABANDON, QUERY, POLL, CANCEL, START, COPIED, RELEASE, GOODBYE, MAP_ARENAS = range(1, 15)
+OFFER_POOL, PUBLISH_PIECES, RESTORE_PIECES = 15, 19, 20
 (WELCOME, REGISTERED, ATTACHED, GRANTED, PUBLISHED, BUSY, LOADING, READY, CANDIDATES, PLAN, SPOILED, RESTORED, REFUSED, ARENAS,
- BYE, PONG, CLOSING) = range(64, 81)
+ BYE, PONG, CLOSING, OFFERED, COPIED_IN, COPIED_OUT) = range(64, 84)
 
 CLASSES = {
     1: "stale_session", 2: "stale_slot", 3: "stale_lease", 4: "stale_ticket", 5: "retired", 7: "repeated", 8: "invalid", 9: "instance_busy",
-    10: "arena_busy", 11: "too_many", 12: "overdue", 32: "malformed", 33: "bad_version", 34: "not_allowed", 35: "wrong_role", 36: "unknown",
+    10: "arena_busy", 11: "too_many", 12: "overdue", 13: "overlap", 32: "malformed", 33: "bad_version", 34: "not_allowed", 35: "wrong_role", 36: "unknown",
     37: "no_pool", 38: "pool_too_small", 39: "not_built", 40: "unfenceable", 41: "bad_identity", 42: "bad_demand", 43: "slow", 44: "stopping",
+    45: "bad_pool",
 }
 
 
@@ -84,12 +86,16 @@ class Link:
             self.sock.close()
             raise
 
-    def send(self, kind, payload=b"", ref=None):
-        """Sends a frame and returns its ref."""
+    def send(self, kind, payload=b"", ref=None, fd=None):
+        """Sends a frame, with a descriptor if one is given, and returns its ref."""
         if ref is None:
             self.ref += 1
             ref = self.ref
-        self.sock.sendall(HEADER.pack(len(payload), kind, 0, 0, ref, self.epoch, self.session, 0) + payload)
+        frame = HEADER.pack(len(payload), kind, 0, int(fd is not None), ref, self.epoch, self.session, 0) + payload
+        if fd is not None:
+            sent = self.sock.sendmsg([frame], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+            frame = frame[sent:]
+        self.sock.sendall(frame)
         return ref
 
     def _more(self, n):

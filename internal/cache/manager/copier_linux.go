@@ -1,0 +1,261 @@
+package manager
+
+import (
+	"sync"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/perigee-llm/perigee/internal/cache/core"
+	"github.com/perigee-llm/perigee/internal/cache/storage/hostpool"
+)
+
+// copyJob is a copy between slots and an engine's own memory that the core has asked for. It is done in batches of pages, by as
+// many workers as have the time, and its end is told once, when the last batch has come back: whatever became of those who wanted it.
+type copyJob struct {
+	id    core.CopyID
+	by    asker
+	out   bool
+	slots []core.PlanSlot
+	pages core.Pages
+	first []int                     // of each page's pieces; they are pages.Pieces[first[i]:first[i+1]]
+	pools map[uint32]*hostpool.Pool // those of the pieces
+
+	// Guarded by the copier's lock.
+	next     int // the first page that no worker has
+	end      int // the first page that is not to be copied any more
+	busy     int // batches that workers have
+	lined    bool
+	mismatch bool
+	// in is each page's end, written by the worker that has it.
+	in []core.CopiedPage
+}
+
+func newCopyJob(id core.CopyID, by *asker, out bool, slots []core.PlanSlot, pages core.Pages, pool func(uint32) *hostpool.Pool) *copyJob {
+	j := &copyJob{id: id, by: *by, out: out, slots: slots, pages: pages, end: len(slots), pools: map[uint32]*hostpool.Pool{}}
+	j.first = make([]int, 1, len(slots)+1)
+	at := 0
+	for i := range slots {
+		_, at = pages.Page(i, at)
+		j.first = append(j.first, at)
+	}
+	for i, x := range pages.Pieces {
+		if i == 0 || x.Pool != pages.Pieces[i-1].Pool {
+			j.pools[x.Pool] = pool(x.Pool)
+		}
+	}
+	if !out {
+		j.in = make([]core.CopiedPage, len(slots))
+	}
+	return j
+}
+
+// line is one session's copies in one direction, oldest first.
+type line struct {
+	session uint32
+	jobs    []*copyJob
+}
+
+// copier makes copies in a bounded number of goroutines, its own. Sessions have turns, a batch each; restores go before publishes, since
+// a request waits for them, but for one batch in four, so that nobody waits for ever. What may wait is bounded by the core's limits.
+type copier struct {
+	m  *Manager
+	wg sync.WaitGroup
+	mu struct {
+		sync.Mutex
+		more   *sync.Cond
+		turns  [2][]*line // of publishes, and of restores
+		ahead  int        // batches of restores since the last one of a publish
+		closed bool
+	}
+}
+
+// copyBatch is how many bytes a worker copies before it looks again, at least a page: some 40 µs, of which the look takes a hundredth, and small
+// enough for two workers to share the 2 MiB of 128 small pages.
+const copyBatch = 256 << 10
+
+// restoresAhead is how many batches of restores go before one of publishes that wait.
+const restoresAhead = 3
+
+func (c *copier) start(m *Manager, workers int) {
+	c.m = m
+	c.mu.more = sync.NewCond(&c.mu)
+	for range workers {
+		c.wg.Go(c.work)
+	}
+}
+
+// add takes a copy in. It never waits.
+func (c *copier) add(j *copyJob) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	lane := &c.mu.turns[lane(j.out)]
+	session := j.by.s.id.Number
+	j.lined = true
+	for _, l := range *lane {
+		if l.session == session {
+			l.jobs = append(l.jobs, j)
+			c.mu.more.Broadcast()
+			return
+		}
+	}
+	*lane = append(*lane, &line{session, []*copyJob{j}})
+	c.mu.more.Broadcast()
+}
+
+func lane(out bool) int {
+	if out {
+		return 1
+	}
+	return 0
+}
+
+// stop lets a copy end with the batches that workers have.
+func (c *copier) stop(j *copyJob) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if j.next < j.end {
+		j.end, j.mismatch = j.next, false
+	}
+	c.mu.more.Broadcast() // somebody has to see that it has ended
+}
+
+// close waits until everything that was taken in has ended. Nothing is added any more.
+func (c *copier) close() {
+	c.mu.Lock()
+	c.mu.closed = true
+	c.mu.more.Broadcast()
+	c.mu.Unlock()
+	c.wg.Wait()
+}
+
+func (c *copier) work() {
+	for {
+		j, from, to := c.take()
+		if j == nil {
+			return
+		}
+		bad, mismatch := -1, false
+		if from < to {
+			began := time.Now()
+			bad, mismatch = c.m.copyPages(j, from, to)
+			c.m.counts.copyNanos[lane(j.out)].Add(int64(time.Since(began)))
+		}
+		if c.give(j, bad, mismatch) {
+			c.m.copyEnded(j)
+		}
+	}
+}
+
+// take waits for a batch: pages from to to of a job, none for one that has only to be seen to its end. nil: there will be no more.
+func (c *copier) take() (j *copyJob, from, to int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		lane := &c.mu.turns[1]
+		if len(*lane) == 0 || len(c.mu.turns[0]) > 0 && c.mu.ahead >= restoresAhead {
+			lane = &c.mu.turns[0]
+		}
+		if len(*lane) > 0 {
+			c.mu.ahead++
+			if lane == &c.mu.turns[0] {
+				c.mu.ahead = 0
+			}
+			return c.batch(lane)
+		}
+		if c.mu.closed {
+			return nil, 0, 0
+		}
+		c.mu.more.Wait()
+	}
+}
+
+// batch takes the next batch of the session whose turn it is.
+func (c *copier) batch(lane *[]*line) (j *copyJob, from, to int) {
+	l := (*lane)[0]
+	*lane = (*lane)[1:]
+	j = l.jobs[0]
+	from = min(j.next, j.end)
+	for bytes := 0; j.next < j.end && bytes < copyBatch; j.next++ {
+		bytes += int(j.slots[j.next].Bytes)
+	}
+	to = max(from, min(j.next, j.end))
+	j.busy++
+	if j.next >= j.end {
+		l.jobs, j.lined = l.jobs[1:], false
+	}
+	if len(l.jobs) > 0 {
+		*lane = append(*lane, l)
+	}
+	return j, from, to
+}
+
+// give brings a batch back, with the first page of it that could not be copied, or -1. It says whether the job has ended.
+func (c *copier) give(j *copyJob, bad int, mismatch bool) (ended bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	j.busy--
+	if j.out && bad >= 0 && bad < j.end {
+		j.end, j.mismatch = bad, mismatch
+	}
+	return j.busy == 0 && !j.lined // whose end came nearer may still be in line: then whoever takes it from there ends it
+}
+
+// copyPages copies some pages of a job. For a restore it says which one is the first that could not be; what is behind it is of no use.
+func (m *Manager) copyPages(j *copyJob, from, to int) (bad int, mismatch bool) {
+	for i := from; i < to; i++ {
+		if j.slots[i].Bytes == 0 {
+			continue
+		}
+		if !j.out {
+			j.in[i] = m.copyIn(j, i)
+			continue
+		}
+		if err := m.copyOut(j, i); err != nil {
+			return i, err == errMismatch
+		}
+	}
+	return -1, false
+}
+
+// copyIn copies page i from where it lies into its slot, and makes the checksum of what has arrived there.
+func (m *Manager) copyIn(j *copyJob, i int) core.CopiedPage {
+	m.mem.RLock() // for each, so that nobody waits long for the arenas
+	defer m.mem.RUnlock()
+	slot, err := m.slotOf(&j.slots[i])
+	if err != nil {
+		return core.CopiedPage{}
+	}
+	at := uint32(0)
+	for _, x := range j.pages.Pieces[j.first[i]:j.first[i+1]] {
+		if j.pools[x.Pool].Read(slot[at:at+x.Length], x.Offset) != nil {
+			return core.CopiedPage{}
+		}
+		at += x.Length
+	}
+	m.counts.copiedBytes[0].Add(int64(at))
+	return core.CopiedPage{OK: true, Checksum: xxh3.Hash(slot)}
+}
+
+// copyOut copies page i out of its slot, and then compares the slot with its checksum: in this order a page that is changed before or while it is
+// copied is found, and one that is changed behind it has been copied already. The core has both in its cache.
+func (m *Manager) copyOut(j *copyJob, i int) error {
+	m.mem.RLock()
+	defer m.mem.RUnlock()
+	slot, err := m.slotOf(&j.slots[i])
+	if err != nil {
+		return err
+	}
+	at := uint32(0)
+	for _, x := range j.pages.Pieces[j.first[i]:j.first[i+1]] {
+		if err := j.pools[x.Pool].Write(slot[at:at+x.Length], x.Offset); err != nil {
+			return err
+		}
+		at += x.Length
+	}
+	m.counts.copiedBytes[1].Add(int64(at))
+	if xxh3.Hash(slot) != j.slots[i].Checksum {
+		return errMismatch
+	}
+	return nil
+}

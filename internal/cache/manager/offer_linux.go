@@ -1,0 +1,152 @@
+package manager
+
+import (
+	"errors"
+
+	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
+	"github.com/perigee-llm/perigee/internal/cache/core"
+	"github.com/perigee-llm/perigee/internal/cache/storage/hostpool"
+)
+
+// The second copy route: the engine has offered memory of its own, and we copy.
+
+// poolKey names an offered pool.
+type poolKey struct {
+	session core.SessionID
+	pool    uint32
+}
+
+var (
+	errMismatch = errors.New("a page is not what was sealed")
+	errNoArena  = errors.New("the arena is not there any more")
+)
+
+// offerPool maps what came with the message, and asks the core whether it may stay.
+func (m *Manager) offerPool(by *asker, e *wire.OfferPool) {
+	f := by.conn.TakeFile()
+	if f == nil {
+		m.refuse(by, wire.BadPool, "no descriptor arrived with it; one is wanted, with the frame's first byte")
+		return
+	}
+	defer f.Close()
+	p, err := hostpool.Open(f, e.Bytes)
+	if err != nil {
+		m.refuse(by, wire.BadPool, err.Error())
+		return
+	}
+	taken := false
+	m.locked(func() {
+		key := poolKey{by.s.id, e.Pool}
+		by.offered = p
+		m.step(&core.OfferPool{Session: by.s.id, Pool: e.Pool, Bytes: e.Bytes, Memory: p.Memory}, by)
+		taken = m.mu.pools[key] == p
+	})
+	if !taken {
+		p.Close()
+		return
+	}
+	m.opt.Log.Info("an engine's memory is mapped", "instance", by.s.instance, "session", by.s.id.Number, "pool", e.Pool, "bytes", e.Bytes)
+	m.send(by, by, &wire.Offered{Pool: e.Pool, Bytes: e.Bytes})
+}
+
+func (m *Manager) restoreInto(by *asker, e *wire.RestorePieces) {
+	m.locked(func() {
+		m.step(&core.RestoreInto{Session: by.s.id, Lease: e.Lease, Consumer: e.Consumer, Pages: e.Pages}, by)
+	})
+}
+
+func (m *Manager) publishFrom(by *asker, e *wire.PublishPieces) {
+	m.locked(func() {
+		m.step(&core.PublishFrom{Session: by.s.id, Slots: e.Slots, Pages: e.Pages}, by)
+	})
+}
+
+// whole is pages of one piece each, as long as the page.
+func whole(targets []wire.Target) (p core.Pages) {
+	for _, t := range targets {
+		p.Counts = append(p.Counts, 1)
+		p.Pieces = append(p.Pieces, core.Piece{Pool: t.Pool, Offset: t.Offset})
+	}
+	return p
+}
+
+// doCopy does what the core says of copies and of offered memory.
+func (m *Manager) doCopy(a core.Action, by *asker) {
+	switch a := a.(type) {
+	case core.PoolTaken:
+		m.mu.pools[poolKey{a.Session, a.Pool}] = by.offered
+	case core.PoolGone:
+		key := poolKey{a.Session, a.Pool}
+		p := m.mu.pools[key]
+		delete(m.mu.pools, key)
+		m.wg.Go(p.Close) // unmapping much memory takes a while, and nobody has to wait for it
+	case core.CopyIn:
+		for i := range a.Slots {
+			delete(by.s.granted, a.Slots[i].Slot) // it is not for Seal to look at any more
+		}
+		m.beginCopy(newCopyJob(a.Copy, by, false, a.Slots, a.Pages, m.poolsOf(a.Session)))
+	case core.CopyOut:
+		if by.s.restores[a.Lease] == nil {
+			r := &restoring{by: map[uint32]asker{}, spoiled: map[uint32]uint32{}}
+			r.begun(m.now(), by.s, &core.Plan{Session: a.Session, Lease: a.Lease, Consumer: a.Consumer, Slots: a.Slots})
+			by.s.restores[a.Lease] = r
+		}
+		m.beginCopy(newCopyJob(a.Copy, by, true, a.Slots, a.Pages, m.poolsOf(a.Session)))
+	case core.CopyStop:
+		m.copier.stop(m.mu.copies[a.Copy])
+	case core.CopiedIn:
+		fates := make([]byte, len(a.Slots))
+		for i, f := range a.Slots {
+			fates[i] = byte(f)
+		}
+		m.send(&m.mu.copies[a.Copy].by, by, &wire.CopiedIn{Slots: fates})
+	case core.CopiedOut:
+		j := m.mu.copies[a.Copy]
+		if r := j.by.s.restores[a.Lease]; r != nil {
+			if _, again := r.by[a.Consumer]; !again {
+				r.by[a.Consumer] = j.by
+			}
+		}
+		m.send(&j.by, by, &wire.CopiedOut{Lease: a.Lease, Consumer: a.Consumer, Outcome: a.Outcome, Good: a.Good, Total: a.Total})
+	}
+}
+
+func (m *Manager) poolsOf(s core.SessionID) func(uint32) *hostpool.Pool {
+	return func(n uint32) *hostpool.Pool { return m.mu.pools[poolKey{s, n}] }
+}
+
+func (m *Manager) beginCopy(j *copyJob) {
+	m.mu.copies[j.id] = j
+	m.copier.add(j)
+}
+
+// copyEnded tells the core how a copy has ended. Nobody touches its memory any more.
+func (m *Manager) copyEnded(j *copyJob) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !j.out {
+		m.step(&core.InDone{Copy: j.id, Pages: j.in}, nil)
+		delete(m.mu.copies, j.id)
+		return
+	}
+	done := &core.OutDone{Copy: j.id, Good: uint32(j.end)}
+	switch {
+	case j.mismatch:
+		done.Outcome = core.Mismatch
+		m.counts.spoiled.Add(1)
+		m.opt.Log.Error("a page is not what was sealed", "instance", j.by.s.instance, "slot", j.slots[j.end].Slot)
+	case j.end < len(j.slots):
+		done.Outcome = core.Failed
+	}
+	m.step(done, nil)
+	delete(m.mu.copies, j.id)
+}
+
+// slotOf is the bytes of a slot. mem is held.
+func (m *Manager) slotOf(s *core.PlanSlot) ([]byte, error) {
+	a := m.mem.arenas[s.Slot.Arena]
+	if a == nil {
+		return nil, errNoArena
+	}
+	return a.Slot(s.Slot.Index, s.Bytes), nil
+}

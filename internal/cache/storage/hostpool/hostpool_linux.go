@@ -1,0 +1,160 @@
+package hostpool
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Pool is mapped memory of another process. Read and Write may be called at once, by anybody, until Close.
+type Pool struct {
+	// Memory tells it from other memory, for as long as anybody has it: the device and inode of its file.
+	Memory [2]uint64
+
+	mem  []byte
+	stop atomic.Bool
+	warm atomic.Uint64
+	wg   sync.WaitGroup // the prefaulting
+}
+
+// Open maps the first so many bytes of what f is of. f stays the caller's, and is not needed any more. Errors are those of this package, or
+// the kernel's.
+func Open(f *os.File, bytes uint64) (*Pool, error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	p := &Pool{}
+	bad := raw.Control(func(fd uintptr) { err = p.open(int(fd), bytes) })
+	if bad != nil {
+		return nil, bad
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.wg.Go(p.prefault)
+	return p, nil
+}
+
+func (p *Pool) open(fd int, bytes uint64) error {
+	// The kernel knows seals of memory only, so that this is the question whether it is some.
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil {
+		return ErrNotMemory
+	}
+	var st unix.Stat_t
+	var fs unix.Statfs_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fmt.Errorf("fstat: %w", err)
+	}
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return fmt.Errorf("fstatfs: %w", err)
+	}
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	if err != nil {
+		return fmt.Errorf("fcntl: %w", err)
+	}
+	block := uint64(max(fs.Bsize, 4096))
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return ErrNotMemory
+	case flags&unix.O_ACCMODE != unix.O_RDWR || seals&(unix.F_SEAL_WRITE|unix.F_SEAL_FUTURE_WRITE) != 0:
+		return ErrAccess
+	case bytes == 0 || bytes > math.MaxInt64-block || int64(bytes) > st.Size:
+		return ErrSize
+	case uint64(st.Blocks)*512 < bytes:
+		return ErrHoles
+	}
+	// To whole pages, which are 2 MiB or more in a hugetlbfs.
+	p.mem, err = unix.Mmap(fd, 0, int((bytes+block-1)/block*block), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("mmap: %w", err)
+	}
+	// Prompts are in it: it is not for core dumps, nor for children.
+	unix.Madvise(p.mem, unix.MADV_DONTDUMP)
+	unix.Madvise(p.mem, unix.MADV_DONTFORK)
+	p.Memory = [2]uint64{uint64(st.Dev), st.Ino}
+	return nil
+}
+
+// prefaultPiece is how much is mapped by one call: some milliseconds, after which Close is heard.
+const prefaultPiece = 32 << 20
+
+// prefault fills our page table, so that a copy does not take a fault each 4 KiB. The pages are there, and nothing is written. What is
+// gone meanwhile ends it, and whoever copies there will see.
+func (p *Pool) prefault() {
+	for at := 0; at < len(p.mem) && !p.stop.Load(); {
+		n := min(prefaultPiece, len(p.mem)-at)
+		if unix.Madvise(p.mem[at:at+n], unix.MADV_POPULATE_READ) != nil {
+			return
+		}
+		at += n
+		p.warm.Store(uint64(at))
+	}
+}
+
+// Warm is how many bytes were mapped ahead.
+func (p *Pool) Warm() uint64 { return p.warm.Load() }
+
+// Read fills dst with the memory from offset at on. The error is ErrGone, also for what was never offered.
+func (p *Pool) Read(dst []byte, at uint64) error {
+	src, ok := p.piece(len(dst), at)
+	if !ok {
+		return ErrGone
+	}
+	return p.move(dst, src)
+}
+
+// Write writes src into the memory from offset at on. The error is as Read's.
+func (p *Pool) Write(src []byte, at uint64) error {
+	dst, ok := p.piece(len(src), at)
+	if !ok {
+		return ErrGone
+	}
+	return p.move(dst, src)
+}
+
+func (p *Pool) piece(n int, at uint64) ([]byte, bool) {
+	if size := uint64(len(p.mem)); at > size || uint64(n) > size-at {
+		return nil, false
+	}
+	return p.mem[at : at+uint64(n)], true
+}
+
+// move copies. A fault within the map is an error; any other is our own mistake and stays a panic.
+func (p *Pool) move(dst, src []byte) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		fault := recover()
+		if fault == nil {
+			return
+		}
+		if a, ok := fault.(interface{ Addr() uintptr }); !ok || !p.has(a.Addr()) {
+			panic(fault)
+		}
+		err = ErrGone
+	}()
+	copy(dst, src)
+	return nil
+}
+
+func (p *Pool) has(addr uintptr) bool {
+	from := uintptr(unsafe.Pointer(unsafe.SliceData(p.mem)))
+	return addr >= from && addr-from < uintptr(len(p.mem))
+}
+
+// Close unmaps the memory. Nobody may be in Read or Write. Calling it again does nothing.
+func (p *Pool) Close() {
+	p.stop.Store(true)
+	p.wg.Wait()
+	if p.mem != nil {
+		unix.Munmap(p.mem)
+		p.mem = nil
+	}
+}
