@@ -11,6 +11,8 @@ import (
 //	waiting ──admit──▶ prefill ──last prompt token──▶ decode ──last token──▶ ended
 //	   ▲─────────────────┴───────────preempt────────────┘
 //
+// With Config.Restore a request may be restored between waiting and prefill; outer.go says how.
+//
 // Steps follow each other without a gap while there is work. A driver that comes late finds the steps where they belong in time:
 // each begins when the one before ended, not when the driver looked.
 type Core struct {
@@ -21,6 +23,9 @@ type Core struct {
 	live    map[ID]*sequence
 	waiting []*sequence // in the order of admission
 	running []*sequence // in the order of age: the last is the first to be preempted
+
+	restoring []*sequence      // hold their blocks, which the driver fills
+	orphans   map[ID]*sequence // were aborted in that: the driver may still write
 
 	clock   time.Duration // the latest time that the core has seen
 	inStep  bool
@@ -35,6 +40,7 @@ type Core struct {
 
 type counters struct {
 	prefillTokens, queryTokens, hitTokens, promptTokens, outputTokens int64
+	lookupTokens, restoredTokens                                      int64
 	steps, preemptions, corrupt                                       int64
 	prefillBusy                                                       time.Duration
 }
@@ -53,6 +59,10 @@ type sequence struct {
 	target    int // computed at which the prefill is complete
 	scheduled int // tokens that the step in hand computes
 	admitted  bool
+
+	// Of the outer cache: what was asked, for wanted blocks from askedAt on, and how many of them it has.
+	ask                    askState
+	askedAt, wanted, found int
 }
 
 // New returns an idle engine. The error is Config.Validate's.
@@ -63,7 +73,7 @@ func New(cfg Config) (*Core, error) {
 	cfg = cfg.withDefaults()
 	return &Core{
 		cfg: cfg, pool: newPool(cfg.KVBlocks, cfg.PageBytes), root: rootHash("", ""),
-		live: make(map[ID]*sequence),
+		live: make(map[ID]*sequence), orphans: make(map[ID]*sequence),
 	}, nil
 }
 
@@ -77,7 +87,7 @@ func (c *Core) Timing() Timing { return c.cfg.Timing }
 // begun it yet: so requests that arrive together are batched together. See the errors of this package.
 func (c *Core) Submit(now time.Duration, r Request) error {
 	c.run(now, false)
-	if _, ok := c.live[r.ID]; ok {
+	if c.live[r.ID] != nil || c.orphans[r.ID] != nil {
 		return ErrDuplicateID
 	}
 	n := r.promptLen()
@@ -104,6 +114,7 @@ func (c *Core) Submit(now time.Duration, r Request) error {
 	s := c.newSequence(r, answer)
 	c.live[r.ID] = s
 	c.waiting = append(c.waiting, s)
+	c.outer()
 	return nil
 }
 
@@ -155,13 +166,20 @@ func (c *Core) rootOf(r Request) BlockHash {
 	return rootHash(r.LoRA, r.Salt)
 }
 
-// Abort ends a request at once and frees its blocks; what it has cached stays cached. It returns false if there is no
-// such request. The step in hand takes its time all the same. Actions that are due but were not yet fetched may still name the request.
+// Abort ends a request at once and frees its blocks; what it has cached stays cached. The blocks of a request that is being restored are
+// free when the driver says Restored. It returns false if there is no such request. The step in hand takes its time all the same. Actions that are due but were not yet fetched may still name the request.
 func (c *Core) Abort(now time.Duration, id ID) bool {
 	c.run(now, false)
 	s, ok := c.live[id]
 	if !ok {
 		return false
+	}
+	if i := slices.Index(c.restoring, s); i >= 0 {
+		c.restoring = slices.Delete(c.restoring, i, i+1)
+		delete(c.live, id)
+		c.orphans[id] = s
+		c.outer()
+		return true
 	}
 	if i := slices.Index(c.running, s); i >= 0 {
 		c.running = slices.Delete(c.running, i, i+1)
@@ -170,11 +188,13 @@ func (c *Core) Abort(now time.Duration, id ID) bool {
 		c.waiting = slices.Delete(c.waiting, i, i+1)
 	}
 	c.retire(s)
+	c.outer()
 	return true
 }
 
 // Next returns when Advance should be called: when the step in hand ends, or at once if work waits for a step to begin or if
-// Submit or Abort found that steps had ended and their actions wait to be fetched. ok is false when there is nothing to wait for.
+// another call found that steps had ended, or made actions, which wait to be fetched. ok is false when there is nothing to wait for but the
+// driver's own answers.
 func (c *Core) Next() (at time.Duration, ok bool) {
 	if len(c.actions) > 0 {
 		return c.clock, true
@@ -182,7 +202,7 @@ func (c *Core) Next() (at time.Duration, ok bool) {
 	if c.inStep {
 		return c.stepEnd, true
 	}
-	return c.clock, len(c.running)+len(c.waiting) > 0
+	return c.clock, c.canBegin()
 }
 
 // Advance does everything that is due at or before now, and appends to dst what happened since the last Advance, in order. The
@@ -204,12 +224,14 @@ func (c *Core) run(now time.Duration, begin bool) {
 			}
 			c.clock, c.inStep = c.stepEnd, false
 			c.finishStep()
+			c.outer()
 			continue
 		}
-		if len(c.running)+len(c.waiting) == 0 || c.clock > now || (c.clock == now && !begin) {
+		if c.clock > now || (c.clock == now && !begin) || !c.canBegin() {
 			break
 		}
 		c.beginStep()
+		c.outer()
 	}
 	c.clock = max(c.clock, now)
 }
@@ -257,18 +279,22 @@ func (c *Core) Backlog() (tokens int, free time.Duration) {
 func (c *Core) Load() Load {
 	bs := c.cfg.BlockSize
 	l := Load{
-		Running: len(c.running), Waiting: len(c.waiting), MaxRunning: c.cfg.MaxRunning,
+		Running: len(c.running), Waiting: len(c.waiting) + len(c.restoring), Restoring: len(c.restoring), MaxRunning: c.cfg.MaxRunning,
 		UsedTokens: (len(c.pool.blocks) - c.pool.free) * bs, CapacityTokens: len(c.pool.blocks) * bs,
 		CachedBlocks:          len(c.pool.index),
 		PrefillUncachedTokens: c.count.prefillTokens, PrefillBusy: c.count.prefillBusy,
 		CacheQueryTokens: c.count.queryTokens, CacheHitTokens: c.count.hitTokens,
+		LookupTokens: c.count.lookupTokens, RestoredTokens: c.count.restoredTokens,
 		PromptTokens: c.count.promptTokens, OutputTokens: c.count.outputTokens,
 		Steps: c.count.steps, Preemptions: c.count.preemptions, CorruptPages: c.count.corrupt,
 	}
 	l.TotalTokens = l.UsedTokens
 	for _, s := range c.waiting {
 		l.TotalTokens += s.target
-		l.WaitingUncachedTokens += s.target - c.hits(s)*bs
+		l.WaitingUncachedTokens += s.target - c.supplied(s)*bs
+	}
+	for _, s := range c.restoring {
+		l.WaitingUncachedTokens += s.target - (s.stored+s.found)*bs
 	}
 	return l
 }

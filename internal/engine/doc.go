@@ -9,6 +9,9 @@
 //   - The bytes of a page (with [Config.PageBytes] set) are a function of the token chain up to and including its block.
 //     Each reuse of a page compares them; a page that a restore filled with anything else ends the request that
 //     would have used it with [ReasonCorrupt]. A real engine would answer from it without a word.
+//   - What an outer cache has of a prompt is found and brought by the driver, at its own time ([Config.Restore], [Lookup], [Restore]). The core
+//     waits for its answers alone, and computes what does not come. Pages that the driver may write to are nobody else's until it says
+//     that it has ended, whatever becomes of the request.
 //   - A request that cannot ever be served is refused when it is submitted, with a typed error. One that is accepted ends,
 //     by its last token, by [Core.Abort], or by a corrupt page.
 //

@@ -60,8 +60,8 @@ func (h BlockHash) next(tokens []uint32) BlockHash {
 	return h.mix(uint64(n) ^ mix3)
 }
 
-// fill writes the page that belongs to h. It is the only truth about a page's content.
-func (h BlockHash) fill(page []byte) {
+// Fill writes the page that belongs to h, whatever its length. It is the only truth about a page's content, wherever the page lies.
+func (h BlockHash) Fill(page []byte) {
 	x := h.Hi ^ mix0
 	for i := 0; i < len(page); i += 8 {
 		x += h.Lo | 1
@@ -73,8 +73,8 @@ func (h BlockHash) fill(page []byte) {
 	}
 }
 
-// holds says whether page is what fill would have written.
-func (h BlockHash) holds(page []byte) bool {
+// Holds says whether page is what Fill would have written.
+func (h BlockHash) Holds(page []byte) bool {
 	x := h.Hi ^ mix0
 	for i := 0; i < len(page); i += 8 {
 		x += h.Lo | 1

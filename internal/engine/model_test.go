@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -167,13 +168,15 @@ func TestCoreComesToRest(t *testing.T) {
 	for range 60 {
 		c, err := New(Config{
 			BlockSize: 1 + rng.IntN(5), KVBlocks: 10 + rng.IntN(40), MaxRunning: 1 + rng.IntN(6), MaxWaiting: 1 + rng.IntN(10),
-			MaxBatchTokens: 6 + rng.IntN(30), PageBytes: rng.IntN(2) * 16, KVEvents: true,
+			MaxBatchTokens: 6 + rng.IntN(30), PageBytes: rng.IntN(2) * 16, KVEvents: true, Restore: rng.IntN(2) == 0,
 			Timing: Timing{StepFixed: time.Millisecond, PrefillPerToken: time.Microsecond},
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		d := &restDriver{c: c, open: map[ID]int{}, cached: map[BlockHash]BlockHash{}}
+		d := &restDriver{
+			c: c, rng: rng, open: map[ID]int{}, cached: map[BlockHash]BlockHash{}, lookups: map[ID]int{}, restores: map[ID]*Wanted{}, held: map[ID][]int32{},
+		}
 		for id := range ID(150) {
 			d.now += time.Duration(rng.IntN(3000)) * time.Microsecond
 			r := Request{ID: id, Prompt: randomPrompt(rng), MaxTokens: 1 + rng.IntN(12)}
@@ -190,14 +193,27 @@ func TestCoreComesToRest(t *testing.T) {
 			if rng.IntN(2) == 0 {
 				d.take(t, c.Advance(d.now, nil))
 			}
+			if rng.IntN(3) == 0 {
+				d.answer(t)
+			}
 			d.check(t)
 		}
-		for at, ok := c.Next(); ok; at, ok = c.Next() {
+		for {
+			at, ok := c.Next()
+			if !ok && d.answer(t) {
+				continue
+			}
+			if !ok {
+				break
+			}
 			d.now = max(d.now, at)
 			d.take(t, c.Advance(d.now, nil))
 			d.check(t)
+			if rng.IntN(4) == 0 {
+				d.answer(t)
+			}
 		}
-		if l := c.Load(); len(d.open) != 0 || l.Running+l.Waiting+l.UsedTokens+l.TotalTokens != 0 || c.pool.free != c.cfg.KVBlocks {
+		if l := c.Load(); len(d.open) != 0 || l.Running+l.Waiting+l.UsedTokens+l.TotalTokens+l.Restoring+len(c.orphans) != 0 || c.pool.free != c.cfg.KVBlocks {
 			t.Fatalf("at rest: requests %v have not ended; %+v; %d blocks free of %d", d.open, l, c.pool.free, c.cfg.KVBlocks)
 		}
 		if l := c.Load(); l.CachedBlocks != len(d.cached) {
@@ -220,9 +236,61 @@ func randomPrompt(rng *rand.Rand) []uint32 {
 // restDriver follows the actions: which requests are open, with how many tokens to come, and what the events say is cached.
 type restDriver struct {
 	c      *Core
+	rng    *rand.Rand
 	now    time.Duration
 	open   map[ID]int
 	cached map[BlockHash]BlockHash // to its parent
+
+	lookups  map[ID]int     // blocks that were asked for, not yet answered
+	restores map[ID]*Wanted // not yet answered
+	held     map[ID][]int32 // the blocks of the pages that the driver may write to
+}
+
+// answer answers one lookup or restore, if there is one: all, part or nothing of it. In pages that are not named as restored there is anything.
+func (d *restDriver) answer(t *testing.T) bool {
+	for _, id := range slices.Sorted(maps.Keys(d.lookups)) {
+		n := d.lookups[id]
+		delete(d.lookups, id)
+		d.c.Found(d.now, id, d.rng.IntN(n+2))
+		return true
+	}
+	for _, id := range slices.Sorted(maps.Keys(d.restores)) {
+		w := d.restores[id]
+		delete(d.restores, id)
+		delete(d.held, id)
+		n := d.rng.IntN(len(w.Hashes) + 1)
+		for i, p := range w.Pages {
+			if w.Hashes[i].Fill(p); i >= n {
+				p[0] ^= 1
+			}
+		}
+		if !d.c.Restored(d.now, id, n) {
+			t.Fatalf("request %d: nobody knows of its restore", id)
+		}
+		if d.c.Restored(d.now, id, n) {
+			t.Fatalf("request %d was restored twice", id)
+		}
+		return true
+	}
+	return false
+}
+
+// note takes down what a Lookup or a Restore asks for.
+func (d *restDriver) note(t *testing.T, a Action) {
+	w := a.Wanted
+	if len(w.Hashes) == 0 || a.Kind == Restore && d.c.cfg.PageBytes > 0 && len(w.Pages) != len(w.Hashes) {
+		t.Fatalf("request %d wants %d hashes, %d pages", a.ID, len(w.Hashes), len(w.Pages))
+	}
+	if a.Kind == Lookup {
+		d.lookups[a.ID] = len(w.Hashes)
+		return
+	}
+	d.restores[a.ID] = w
+	for _, s := range append(slices.Clone(d.c.restoring), d.c.orphans[a.ID]) {
+		if s != nil && s.req.ID == a.ID {
+			d.held[a.ID] = slices.Clone(s.blocks[w.First : w.First+len(w.Hashes)])
+		}
+	}
 }
 
 func (d *restDriver) take(t *testing.T, actions []Action) {
@@ -248,6 +316,8 @@ func (d *restDriver) take(t *testing.T, actions []Action) {
 			t.Fatalf("request %d ended with %d", a.ID, a.Reason)
 		case KV:
 			d.takeEvent(t, a.Event)
+		case Lookup, Restore:
+			d.note(t, a)
 		}
 	}
 }
@@ -277,7 +347,18 @@ func (d *restDriver) takeEvent(t *testing.T, e *KVEvent) {
 func (d *restDriver) check(t *testing.T) {
 	t.Helper()
 	held := map[int32]int32{}
-	for _, s := range d.c.running {
+	for id, blocks := range d.held {
+		for _, b := range blocks {
+			if k := d.c.pool.blocks[b]; k.refs != 1 || k.cached {
+				t.Fatalf("request %d: a page that the driver may write to has %d holders, cached %t", id, k.refs, k.cached)
+			}
+		}
+	}
+	var all []*sequence
+	for _, s := range d.c.orphans {
+		all = append(all, s)
+	}
+	for _, s := range slices.Concat(d.c.running, d.c.restoring, all) {
 		if s.computed > len(s.blocks)*d.c.cfg.BlockSize || s.stored > len(s.blocks) {
 			t.Fatalf("request %d computed %d tokens in %d blocks", s.req.ID, s.computed, len(s.blocks))
 		}

@@ -105,6 +105,15 @@ func (p *pool) alloc() (b int32, evicted BlockHash, wasCached, ok bool) {
 // given back and it shares the cached one: the caller must go on with the block returned. Keeping both copies, as vLLM does,
 // would let a chain lose its head before its tail when the two holders leave in the wrong order.
 func (p *pool) commit(b int32, h BlockHash) (held int32, stored bool) {
+	held, stored = p.commitFilled(b, h)
+	if stored && p.pageBytes > 0 {
+		h.Fill(p.page(b))
+	}
+	return held, stored
+}
+
+// commitFilled is commit for a block whose page somebody else has filled.
+func (p *pool) commitFilled(b int32, h BlockHash) (held int32, stored bool) {
 	if other, ok := p.index[h]; ok {
 		p.release(b)
 		p.acquire(h)
@@ -112,9 +121,6 @@ func (p *pool) commit(b int32, h BlockHash) (held int32, stored bool) {
 	}
 	p.blocks[b].cached, p.blocks[b].hash = true, h
 	p.index[h] = b
-	if p.pageBytes > 0 {
-		h.fill(p.page(b))
-	}
 	return b, true
 }
 
@@ -145,8 +151,11 @@ func (p *pool) reset() bool {
 }
 
 // intact says whether the cached block b holds the bytes of its chain.
-func (p *pool) intact(b int32) bool {
-	return p.pageBytes == 0 || p.blocks[b].hash.holds(p.page(b))
+func (p *pool) intact(b int32) bool { return p.matches(b, p.blocks[b].hash) }
+
+// matches says whether the page of block b holds the bytes of h.
+func (p *pool) matches(b int32, h BlockHash) bool {
+	return p.pageBytes == 0 || h.Holds(p.page(b))
 }
 
 func (p *pool) page(b int32) []byte {

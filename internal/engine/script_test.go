@@ -16,9 +16,10 @@ func TestScripts(t *testing.T) {
 }
 
 type engineScript struct {
-	c   *Core
-	now time.Duration
-	buf []Action
+	c      *Core
+	now    time.Duration
+	buf    []Action
+	wanted map[ID]*Wanted // of each Restore that is open
 }
 
 // do runs one command:
@@ -29,6 +30,8 @@ type engineScript struct {
 //	abort ID
 //	run [D]                           advance to D, or until idle, following Next; prints the actions
 //	load · reset · hit prompt=… · spoil prompt=… block=N
+//	found ID N                        the outer cache has so many of the blocks that were asked for
+//	restored ID N spoil=I             so many of them are in place, the page of block I with a wrong byte
 func (s *engineScript) do(c *script.Command) bool {
 	switch c.Name {
 	case "new":
@@ -45,11 +48,20 @@ func (s *engineScript) do(c *script.Command) bool {
 		c.Print(fmt.Sprint(s.c.Abort(s.now, ID(c.ParseInt(c.Word())))))
 	case "run":
 		s.run(c)
+	case "found":
+		if !s.c.Found(s.now, ID(c.ParseInt(c.Word())), int(c.ParseInt(c.Word()))) {
+			c.Print("nobody waits for it")
+		}
+	case "restored":
+		s.restored(c)
 	case "load":
 		l := s.c.Load()
 		c.Print(fmt.Sprintf("running %d, waiting %d (uncached %d), used %d + queued %d of %d, prefill %d in %v, cache %d/%d, cached blocks %d, preempted %d",
 			l.Running, l.Waiting, l.WaitingUncachedTokens, l.UsedTokens, l.TotalTokens-l.UsedTokens, l.CapacityTokens,
 			l.PrefillUncachedTokens, l.PrefillBusy, l.CacheHitTokens, l.CacheQueryTokens, l.CachedBlocks, l.Preemptions))
+		if s.c.cfg.Restore {
+			c.Print(fmt.Sprintf("restoring %d, restored %d/%d", l.Restoring, l.RestoredTokens, l.LookupTokens))
+		}
 	case "reset":
 		c.Print(fmt.Sprint(s.c.ResetPrefixCache(s.now)))
 	case "hit":
@@ -67,12 +79,31 @@ func (s *engineScript) create(c *script.Command) {
 	num := func(key string) int { return int(c.Int(key, 0)) }
 	core, err := New(Config{
 		BlockSize: num("block"), KVBlocks: num("blocks"), PageBytes: num("page"), MaxRunning: num("running"),
-		MaxWaiting: num("waiting"), MaxBatchTokens: num("budget"), MaxModelLen: num("len"), KVEvents: num("events") == 1,
-		Timing: Timing{c.Duration("fixed", 0), c.Duration("token", 0), c.Duration("seq", 0), c.Duration("kv", 0), float64(num("speed"))},
+		MaxWaiting: num("waiting"), MaxBatchTokens: num("budget"), MaxModelLen: num("len"), KVEvents: num("events") == 1, Restore: num("outer") == 1,
+		Timing: Timing{
+			StepFixed: c.Duration("fixed", 0), PrefillPerToken: c.Duration("token", 0), DecodePerSeq: c.Duration("seq", 0), PerKVToken: c.Duration("kv", 0),
+			Speed: float64(num("speed")),
+		},
 	})
-	s.c, s.now = core, 0
+	s.c, s.now, s.wanted = core, 0, map[ID]*Wanted{}
 	if err != nil {
 		c.Print("error:", err.Error())
+	}
+}
+
+func (s *engineScript) restored(c *script.Command) {
+	id, n := ID(c.ParseInt(c.Word())), int(c.ParseInt(c.Word()))
+	if w := s.wanted[id]; w != nil {
+		for i, p := range w.Pages[:min(n, len(w.Pages))] {
+			w.Hashes[i].Fill(p)
+		}
+		if bad := int(c.Int("spoil", -1)); bad >= 0 {
+			w.Pages[bad][0] ^= 1
+		}
+		delete(s.wanted, id)
+	}
+	if !s.c.Restored(s.now, id, n) {
+		c.Print("there was no such restore")
 	}
 }
 
@@ -94,6 +125,9 @@ func (s *engineScript) run(c *script.Command) {
 		s.buf = s.c.Advance(s.now, s.buf[:0])
 		for _, a := range s.buf {
 			c.Print(show(a))
+			if a.Kind == Restore {
+				s.wanted[a.ID] = a.Wanted
+			}
 		}
 	}
 	if limited {
@@ -104,7 +138,14 @@ func (s *engineScript) run(c *script.Command) {
 func show(a Action) string {
 	switch a.Kind {
 	case Admitted:
+		if a.Restored > 0 {
+			return fmt.Sprintf("%v %d admitted, %d cached, %d of them restored", a.At, a.ID, a.Cached, a.Restored)
+		}
 		return fmt.Sprintf("%v %d admitted, %d cached", a.At, a.ID, a.Cached)
+	case Lookup:
+		return fmt.Sprintf("%v %d asks for %d blocks from block %d", a.At, a.ID, len(a.Wanted.Hashes), a.Wanted.First)
+	case Restore:
+		return fmt.Sprintf("%v %d restores %d blocks from block %d", a.At, a.ID, len(a.Wanted.Hashes), a.Wanted.First)
 	case Token:
 		return fmt.Sprintf("%v %d token %d%s", a.At, a.ID, a.Index, []string{"", " (last)"}[a.Reason])
 	case Ended:
@@ -114,6 +155,9 @@ func show(a Action) string {
 	}
 	switch e := a.Event; e.Kind {
 	case BlockStored:
+		if e.Restored {
+			return fmt.Sprintf("%v stored %d restored blocks, parent %t, tokens %v", a.At, len(e.Hashes), e.HasParent, e.Tokens)
+		}
 		return fmt.Sprintf("%v stored %d blocks, parent %t, tokens %v, salt %q, lora %q", a.At, len(e.Hashes), e.HasParent, e.Tokens, e.Salt, e.LoRA)
 	case BlockRemoved:
 		return fmt.Sprintf("%v removed %d blocks", a.At, len(e.Hashes))

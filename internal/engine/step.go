@@ -19,10 +19,10 @@ func (c *Core) beginStep() {
 	}
 	// Right after a preemption nobody is admitted, without a word here: the victim stands first, and needs all the blocks
 	// that it had, of which one is taken.
-	for prefill < budget && len(c.waiting) > 0 && len(c.running) < c.cfg.MaxRunning {
+	for prefill < budget && len(c.waiting) > 0 && len(c.running)+len(c.restoring) < c.cfg.MaxRunning {
 		s := c.waiting[0]
-		if !c.admit(s) {
-			break // first come, first served: nobody overtakes the one that does not fit
+		if !c.ready(s) || !c.admit(s) {
+			break // first come, first served: nobody overtakes the one that does not fit, or waits to hear of the outer cache
 		}
 		if s.computed < 0 {
 			continue // it ended with a corrupt page
@@ -30,10 +30,10 @@ func (c *Core) beginStep() {
 		chunk(s)
 	}
 	if decode+prefill == 0 {
-		if len(c.running)+len(c.waiting) > 0 {
+		if c.canBegin() {
 			panic("engine: there is work and none of it can be scheduled") // admission keeps out what cannot ever fit
 		}
-		return // every waiting request ended with a corrupt page
+		return // what waited ended with a corrupt page, or waits for the driver
 	}
 	c.stepPre = prefill
 	c.stepLen = c.cfg.Timing.Step(prefill, decode, kv)
@@ -80,6 +80,7 @@ func (c *Core) preempt(s *sequence) {
 	c.running = c.running[:len(c.running)-1]
 	c.releaseBlocks(s)
 	s.computed, s.scheduled, s.target = 0, 0, s.req.promptLen()+len(s.out)
+	s.ask, s.found = unasked, 0
 	c.waiting = slices.Insert(c.waiting, 0, s)
 	c.count.preemptions++
 	c.act(Action{Kind: Preempted, ID: s.req.ID})
@@ -87,42 +88,65 @@ func (c *Core) preempt(s *sequence) {
 
 // hits returns how many leading blocks of s the cache holds. The last token of a prompt is always computed, since its output is the
 // first token of the answer.
-func (c *Core) hits(s *sequence) int {
-	return c.pool.match(s.chain[:min(len(s.chain), (s.target-1)/c.cfg.BlockSize)])
-}
+func (c *Core) hits(s *sequence) int { return c.pool.match(s.chain[:c.reusable(s)]) }
+
+// reusable returns how many leading blocks of s need not be computed if somebody has them.
+func (c *Core) reusable(s *sequence) int { return min(len(s.chain), (s.target-1)/c.cfg.BlockSize) }
 
 // admit moves the head of the queue into the batch, with all the blocks that its prefill needs. It returns false and changes
 // nothing if those are not to be had. A sequence that meets a corrupt page ends here, with computed negative.
 func (c *Core) admit(s *sequence) bool {
 	hit := s.chain[:c.hits(s)]
-	need := c.blocksFor(s.target) - len(hit)
-	if need > c.pool.free-c.pool.idle(hit) {
+	if !c.fits(s, hit) {
 		return false
 	}
 	c.waiting = slices.Delete(c.waiting, 0, 1)
+	if c.hold(s, hit) {
+		c.running = append(c.running, s)
+		c.admitted(s, 0)
+	}
+	return true
+}
+
+// fits says whether the blocks of s are to be had, of which the cache holds hit.
+func (c *Core) fits(s *sequence, hit []BlockHash) bool {
+	return c.blocksFor(s.target)-len(hit) <= c.pool.free-c.pool.idle(hit)
+}
+
+// hold gives s all the blocks that its prefill needs, which must fit. It returns false if s met a corrupt page and has ended, with
+// computed negative.
+func (c *Core) hold(s *sequence, hit []BlockHash) bool {
 	for _, h := range hit {
 		s.blocks = append(s.blocks, c.pool.acquire(h))
 	}
 	s.stored, s.computed = len(hit), len(hit)*c.cfg.BlockSize
 	for _, b := range s.blocks {
 		if !c.pool.intact(b) {
-			c.count.corrupt++
-			c.act(Action{Kind: Ended, Reason: ReasonCorrupt, ID: s.req.ID})
-			c.retire(s)
-			s.computed = -1
-			return true
+			c.corrupt(s)
+			return false
 		}
 	}
-	for range need {
+	for range c.blocksFor(s.target) - len(hit) {
 		b, _ := c.alloc()
 		s.blocks = append(s.blocks, b)
 	}
 	c.count.queryTokens += int64(s.target)
 	c.count.hitTokens += int64(s.computed)
-	s.admitted = true
-	c.running = append(c.running, s)
-	c.act(Action{Kind: Admitted, ID: s.req.ID, Cached: s.computed})
 	return true
+}
+
+// corrupt ends s, which is in no list any more, for a page that does not hold what it should.
+func (c *Core) corrupt(s *sequence) {
+	c.count.corrupt++
+	c.act(Action{Kind: Ended, Reason: ReasonCorrupt, ID: s.req.ID})
+	c.retire(s)
+	s.computed = -1
+}
+
+// admitted tells that s has entered the batch, with so many tokens that were restored.
+func (c *Core) admitted(s *sequence, restored int) {
+	s.admitted = true
+	c.act(Action{Kind: Admitted, ID: s.req.ID, Cached: s.computed, Restored: restored})
 }
 
 // alloc takes a block from the pool and reports what was evicted for it.
@@ -259,8 +283,13 @@ const spareSequences = 64
 
 // retire forgets s, which is in no list any more.
 func (c *Core) retire(s *sequence) {
-	c.releaseBlocks(s)
 	delete(c.live, s.req.ID)
+	c.spareOf(s)
+}
+
+// spareOf gives the blocks of s back, and keeps the rest of it for a request to come.
+func (c *Core) spareOf(s *sequence) {
+	c.releaseBlocks(s)
 	s.req = Request{}
 	if len(c.spare) < spareSequences {
 		c.spare = append(c.spare, s)

@@ -55,6 +55,8 @@ const (
 	Ended                 // the request ended without a token; Reason says why
 	Preempted             // the request lost its blocks and waits again; it will be Admitted anew
 	KV                    // a change of the prefix cache, in Event; only with Config.KVEvents
+	Lookup                // how much of Wanted can be restored? The driver answers with Found; only with Config.Restore
+	Restore               // the driver brings Wanted, and then calls Restored; only after a Found above 0
 )
 
 // Action reports one thing that happened. It is plain data, good until the next call on the Core.
@@ -65,8 +67,11 @@ type Action struct {
 	ID     ID
 	Index  int    // of a Token in the answer, from 0
 	Token  uint32 // its id
-	Cached int    // with Admitted
-	Event  *KVEvent
+	Cached int    // with Admitted: tokens that need not be computed
+	// Restored is how many of Cached were restored for this request; the rest was in the prefix cache.
+	Restored int
+	Event    *KVEvent
+	Wanted   *Wanted // with Lookup and Restore
 }
 
 // EventKind says what a KVEvent reports.
@@ -89,6 +94,7 @@ type KVEvent struct {
 	Tokens     []uint32  // of all of Hashes; nil where the prompt was given by Request.Blocks
 	BlockSize  int
 	LoRA, Salt string // Salt is set on the event that holds a prompt's first block only, as in vLLM's extra keys
+	Restored   bool   // the blocks were restored and not computed
 }
 
 // Errors of [Core.Submit]. A caller branches on them with errors.Is.
@@ -122,11 +128,12 @@ func (e *LimitError) Unwrap() error { return e.Err }
 
 // Load is what an engine knows about itself. Counters run from the start of the Core.
 type Load struct {
-	Running    int `json:"running"` // requests
-	Waiting    int `json:"waiting"` // requests
+	Running    int `json:"running"`   // requests
+	Waiting    int `json:"waiting"`   // requests, those that are being restored included
+	Restoring  int `json:"restoring"` // of them
 	MaxRunning int `json:"max_running"`
-	// WaitingUncachedTokens are the prompt tokens of waiting requests that the cache would not supply if they were
-	// admitted now.
+	// WaitingUncachedTokens are the prompt tokens of waiting requests that neither the cache would supply if they were
+	// admitted now, nor, as far as is known, a restore.
 	WaitingUncachedTokens int `json:"waiting_uncached_tokens"`
 	UsedTokens            int `json:"used_tokens"`  // in blocks that a running request holds, whole blocks
 	TotalTokens           int `json:"total_tokens"` // UsedTokens and the prompts of waiting requests
@@ -137,6 +144,8 @@ type Load struct {
 	PrefillBusy           time.Duration `json:"prefill_busy_ns"`         // time of the steps that computed any
 	CacheQueryTokens      int64         `json:"cache_query_tokens"`      // prompt tokens of admitted requests, looked up in the prefix cache
 	CacheHitTokens        int64         `json:"cache_hit_tokens"`        // of those, supplied by it
+	LookupTokens          int64         `json:"lookup_tokens"`           // that the cache lacked and the driver was asked for
+	RestoredTokens        int64         `json:"restored_tokens"`         // of those, supplied by it
 	PromptTokens          int64         `json:"prompt_tokens"`           // of requests that got their first token
 	OutputTokens          int64         `json:"output_tokens"`
 	Steps                 int64         `json:"steps"`
