@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
+	"github.com/perigee-llm/perigee/internal/cache/core"
 	"github.com/perigee-llm/perigee/internal/cache/state"
 )
 
@@ -180,5 +181,42 @@ func TestFalseAcknowledgements(t *testing.T) {
 			}
 			s.Close()
 		})
+	}
+}
+
+// TestCloseDoesNotWaitForAManagerThatReadsNothing: questions fill the socket, somebody is stuck in writing the next, and Close ends that.
+func TestCloseDoesNotWaitForAManagerThatReadsNothing(t *testing.T) {
+	n := 0
+	path := fake(t, func(conn net.Conn) {
+		question(conn)
+		conn.Write(wire.Append(nil, wire.Header{Ref: 1, Epoch: 1}, &wire.Welcome{Version: 1}))
+		question(conn)
+		head := wire.Header{Ref: 2, Epoch: 1, Session: 1}
+		if n++; n == 1 {
+			conn.Write(wire.Append(nil, head, &wire.Registered{}))
+		} else {
+			conn.Write(wire.Append(nil, head, &wire.Attached{}))
+		}
+		t.Cleanup(func() { conn.Close() })
+	})
+	s, err := Dial(context.Background(), options(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	asking := make(chan error)
+	go func() {
+		q := &wire.Query{Consumers: 1, Wants: []core.Want{{Hashes: make([]core.Hash, 8192)}}} // 256 KiB: more than a socket holds
+		for {
+			if _, err := s.Ask(q); err != nil {
+				asking <- err
+				return
+			}
+		}
+	}()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-asking; !errors.Is(err, ErrLost) {
+		t.Errorf("%v", err)
 	}
 }

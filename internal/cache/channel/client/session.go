@@ -238,7 +238,8 @@ func (s *Session) Done() <-chan struct{} { return s.ctx.Done() }
 // goodbyeWait bounds the wait for the Manager's Bye. If it does not come, the process's end will do.
 const goodbyeWait = time.Second
 
-// Close ends the session: it waits for the copies that are under way, unmaps everything, and says so. Calling it again does nothing.
+// Close ends the session: it waits for the copies that are under way, unmaps everything, and says so. Calling it again does nothing. A Manager
+// that does not answer, or does not even read, holds it for a second or two.
 func (s *Session) Close() error {
 	s.mu.Lock()
 	if s.mu.closed {
@@ -249,6 +250,9 @@ func (s *Session) Close() error {
 	s.mu.Unlock()
 	alive := s.ctx.Err() == nil
 	s.end()
+	// A Manager that has stopped reading holds whoever writes to it: after a while the connections are cut.
+	stuck := time.AfterFunc(goodbyeWait, s.cut)
+	defer stuck.Stop()
 	s.work.Wait()
 	s.unmap()
 	if alive {
@@ -268,6 +272,15 @@ func (s *Session) unmap() {
 			unix.Munmap(m.mem)
 		}
 		clear(all)
+	}
+}
+
+// cut ends the connections, and with them every write that waits.
+func (s *Session) cut() {
+	for _, l := range []*link{s.query, s.publish} {
+		if l != nil {
+			l.uc.Close()
+		}
 	}
 }
 
