@@ -50,11 +50,17 @@ func TestPython(t *testing.T) {
 }
 
 // TestVLLMAdapter runs what of the adapter for vLLM needs no engine: its decisions and its threads. The rest is `make qualify-vllm`.
-func TestVLLMAdapter(t *testing.T) {
+func TestVLLMAdapter(t *testing.T) { adapter(t, "vllm_check.py") }
+
+// TestSGLangAdapter is the same for SGLang. The rest is `make qualify-sglang`.
+func TestSGLangAdapter(t *testing.T) { adapter(t, "sglang_check.py") }
+
+func adapter(t *testing.T, script string) {
+	t.Helper()
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("no python3")
 	}
-	cmd := exec.Command("python3", "-I", "../../../python/tests/vllm_check.py")
+	cmd := exec.Command("python3", "-I", filepath.Join("../../../python/tests", script))
 	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
 	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "\nOK") {
 		t.Fatalf("%v\n%s", err, out)

@@ -1,0 +1,133 @@
+"""The connection with the Manager: one thread that registers, as often as the session is lost, so that no call of the engine waits for that.
+
+    k = Keeper(register, log)            register() makes a Session; it may take its time
+    with k.use(QUERIES, wait) as s:      the session, for this thread alone; Lost at once if there is none, or if it is not free within wait seconds
+    k.close()
+
+The session's two connections are used one at a time each: by whoever asks and restores, and by whoever publishes.
+"""
+
+import contextlib
+import os
+import select
+import threading
+
+from .. import client
+
+QUERIES, PUBLISHES = "queries", "publishes"
+# A Manager that is not there is tried again after this long, doubled each time up to the second figure: a restart is seen within a moment, and a
+# machine without a Manager pays a failed connect() a few times a minute.
+FIRST_RETRY_S, LAST_RETRY_S = 0.1, 5.0
+
+
+class Keeper:
+    def __init__(self, register, log):
+        self._register, self._log = register, log
+        self._locks = {QUERIES: threading.Lock(), PUBLISHES: threading.Lock()}
+        self._state = threading.Lock()
+        self._session, self._closed = None, False
+        self._ended = threading.Event()
+        self._wake_r, self._wake_w = os.pipe()
+        os.set_blocking(self._wake_w, False)
+        self.sessions = self.late = 0  # registered so far; calls that gave up on a busy connection
+        self._thread = threading.Thread(target=self._run, name="perigee-keeper", daemon=True)
+        self._thread.start()
+
+    @property
+    def up(self):
+        """Whether there is a session."""
+        return self._session is not None
+
+    @contextlib.contextmanager
+    def use(self, lane, wait):
+        if self._session is None:
+            raise client.Lost("there is no Manager")
+        lock = self._locks[lane]
+        if not lock.acquire(timeout=wait):
+            self.late += 1
+            raise client.Lost(f"the connection for {lane} is busy")
+        try:
+            session = self._session
+            if session is None:
+                raise client.Lost("there is no Manager")
+            try:
+                yield session
+            except client.Lost:
+                self._lose(session)
+                raise
+        finally:
+            lock.release()
+
+    def _lose(self, session):
+        with self._state:
+            if self._session is session:
+                self._session = None
+        self._wake()
+
+    def _wake(self):
+        with self._state:
+            if not self._closed:
+                with contextlib.suppress(BlockingIOError):  # it is awake
+                    os.write(self._wake_w, b"\0")
+
+    def close(self):
+        """Ends the session; nothing is used of it any more when this returns, unless a call of the engine still is."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        self._wake()
+        self._thread.join(timeout=30)
+
+    # The thread.
+
+    def _run(self):
+        retry, told = FIRST_RETRY_S, False
+        while not self._ended.is_set():
+            try:
+                session = self._register()
+            except Exception as e:
+                if not told:
+                    told = True
+                    known = isinstance(e, (client.PerigeeError, OSError, ValueError))
+                    self._log.warning("Perigee: no Cache Manager, so everything is computed: %s", e, exc_info=None if known else e)
+                self._ended.wait(retry)
+                retry = min(2 * retry, LAST_RETRY_S)
+                continue
+            retry, told = FIRST_RETRY_S, False
+            self.sessions += 1
+            c = session.credentials
+            self._log.info("Perigee: registered with the Cache Manager, session %d of epoch %016x", c.session, c.epoch)
+            self._session = session
+            self._watch(session)
+            self._end(session)
+            if not self._ended.is_set():
+                self._log.warning("Perigee: the Cache Manager was lost: everything is computed until it is back")
+        with self._state:
+            self._closed = True
+            for fd in (self._wake_r, self._wake_w):
+                os.close(fd)
+
+    def _watch(self, session):
+        """Until it is lost. A hang-up is seen by itself, so that a call need not find out."""
+        p = select.poll()
+        p.register(self._wake_r, select.POLLIN)
+        p.register(session.fileno(), select.POLLRDHUP)
+        while self._session is session and not self._ended.is_set():
+            for fd, _ in p.poll():
+                if fd == self._wake_r:
+                    os.read(fd, 4096)
+                else:
+                    self._lose(session)
+        self._lose(session)
+
+    def _end(self, session):
+        """Waits for the calls that still use it, which have bounds of their own: the memory is not unmapped under them."""
+        for lane in (QUERIES, PUBLISHES):
+            self._locks[lane].acquire()
+        try:
+            session.close()
+        except Exception as e:
+            self._log.warning("Perigee: the session was not closed in order: %s", e)
+        finally:
+            for lane in (QUERIES, PUBLISHES):
+                self._locks[lane].release()

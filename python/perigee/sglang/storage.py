@@ -1,0 +1,181 @@
+"""SGLang's storage interface: a thin shell over store.py."""
+
+import logging
+import uuid
+
+import torch
+from sglang.srt import runtime_context
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolName, PoolTransferResult
+
+from .. import client
+from . import facts, hooks, restorable
+from .keeper import Keeper
+from .lore import UNKNOWN, Lore
+from .pools import Pool
+from .store import Store, name
+
+logger = logging.getLogger("sglang.srt.perigee")
+
+DEFAULT_SOCKET = "/run/perigee/cache.sock"
+# How long a call may wait for the connection, and a lookup in the Manager. An answer takes less than a millisecond when it is idle.
+LOOKUP_MS = 250
+# For one answer that the Manager gives at once.
+ANSWER_MS = 5000
+
+
+class PerigeeStorage(HiCacheStorage):
+    """hicache-storage-backend-extra-config: socket, instance (a name; random by default), scope, weight_version, model_content, lookup_ms, answer_ms, model and
+    url as the Manager's KV events are to say them, pool_bytes, allow_unqualified_version, allow_unqualified_ranks."""
+
+    def __init__(self, config, kwargs=None):
+        self._config, self._extra = config, dict(config.extra_config or {})
+        reasons = facts.unsupported(config, self._extra)
+        if reasons:
+            raise ValueError("PerigeeStorage: " + "; ".join(reasons))
+        self._anchor, self._side = None, {}
+        self._pools = {}  # by SGLang's name
+        self._keeper = self._store = self._lore = None
+        self._closed = False
+        missing = hooks.install(self._stop)
+        if missing:
+            logger.warning("Perigee: no hook could be put on %s: gateways will not be told what can be restored, or weights must not be changed while it runs", ", ".join(missing))
+
+    # The pools.
+
+    def register_mem_pool_host(self, mem_pool_host):
+        super().register_mem_pool_host(mem_pool_host)
+        self._anchor = mem_pool_host
+
+    def register_mem_host_pool_v2(self, host_pool, host_pool_name):
+        super().register_mem_host_pool_v2(host_pool, host_pool_name)
+        n = str(host_pool_name)
+        if n == str(PoolName.KV):
+            return
+        if self._keeper is not None:
+            logger.warning("Perigee: the pool %s was added while the engine runs, and is not kept", n)
+            return
+        self._side[n] = host_pool
+
+    def on_host_pools_registered(self):
+        strange = sorted(set(self._side) - set(facts.SIDE_POOLS))
+        if strange:
+            raise ValueError(f"PerigeeStorage: pools of {', '.join(strange)} are not built")
+        all_pools = [("kv", self._anchor), *sorted(self._side.items())]
+        for group, (n, host) in enumerate(all_pools):
+            self._pools[n] = Pool(n, group, host, torch.arange(getattr(host, "logical_page_size", host.page_size)))
+        args = runtime_context.get_server_args()
+        self._lore = Lore(self._pools["kv"].slots)
+        self._answer_s = self._extra.get("answer_ms", ANSWER_MS) / 1000
+        self._instance = self._extra.get("instance") or f"sglang-{uuid.uuid4().hex[:12]}"
+        self._namespace = None
+        self._keeper = Keeper(self._register, logger)
+        names = {a.lora_id: a.lora_name for a in facts.adapters(args)}
+        self._store = Store(self._keeper, self._extra.get("lookup_ms", LOOKUP_MS) / 1000, names, logger)
+
+    def _register(self):
+        """In the keeper's thread: the first time it reads the model."""
+        if self._namespace is None:
+            self._namespace = facts.namespace(self._config, self._extra, list(self._pools.values()), facts.content(self._extra))
+        suffix = "" if self._config.tp_size * self._config.pp_size == 1 else f".{self._config.pp_rank}.{self._config.tp_rank}"
+        return client.Session(
+            self._extra.get("socket", DEFAULT_SOCKET), self._instance + suffix, [self._namespace], program="perigee-sglang",
+            model=self._extra.get("model") or runtime_context.get_serving().served_model_name or "", url=self._extra.get("url", ""),
+            pool_bytes=self._extra.get("pool_bytes", 0), timeout=self._answer_s)
+
+    def _stop(self, reason):
+        if self._store is not None and not self._store.stopped:
+            self._store.stopped = reason
+            logger.warning("Perigee: %s: nothing is stored or restored until the engine is restarted", reason)
+
+    def note(self, keys, tokens, prefix, space):
+        """From hooks.py, in the scheduler's thread."""
+        if self._lore is not None:
+            self._lore.note(keys, tokens, prefix, space)
+
+    # KV pages.
+
+    def batch_exists(self, keys, extra_info=None):
+        """How many of the keys are there, from the first on."""
+        (positions,) = self._store.there([(0, [name(k) for k in keys])])
+        return restorable.leading(positions, len(keys))
+
+    def batch_get_v1(self, keys, host_indices, extra_info=None):
+        return self._get("kv", keys, host_indices)
+
+    def batch_set_v1(self, keys, host_indices, extra_info=None):
+        return self._set("kv", keys, host_indices, self._lore.take(keys))
+
+    def _get(self, pool, keys, host_indices, whole=False):
+        p = self._pools[pool]
+        return self._store.get(p.group, [name(k) for k in keys], p.places(host_indices, len(keys)), whole)
+
+    def _set(self, pool, keys, host_indices, pages, whole=False):
+        p = self._pools[pool]
+        return self._store.set(p.group, [name(k) for k in keys], pages, p.places(host_indices, len(keys)), whole)
+
+    # Side pools.
+
+    def batch_exists_v2(self, keys, pool_transfers=None, extra_info=None):
+        names = [name(k) for k in keys]
+        transfers = [(str(t.name), t) for t in pool_transfers or []]
+        if any(n not in self._pools for n, _ in transfers):
+            return PoolTransferResult.empty()
+        found = self._store.there([(0, names), *((self._pools[n].group, names) for n, _ in transfers)])
+        kv = restorable.leading(found[0], len(keys))
+        pools = {n: (str(t.hit_policy.value), len(t.keys or ()) or 1, f) for (n, t), f in zip(transfers, found[1:])}
+        lengths, hits = restorable.prefixes(kv, pools)
+        if kv:
+            hits[str(PoolName.KV)] = kv
+        return PoolTransferResult(lengths[-1] if lengths else 0, hits, lengths)
+
+    def batch_get_v2(self, transfers, extra_info=None):
+        return self._each(transfers, lambda n, t, whole: self._get(n, t.keys, t.host_indices, whole))
+
+    def batch_set_v2(self, transfers, extra_info=None):
+        return self._each(transfers, lambda n, t, whole: self._set(n, t.keys, t.host_indices, [UNKNOWN] * len(t.keys), whole))
+
+    def _each(self, transfers, do):
+        """Flags by pool. A window or a state is there as a whole or not at all."""
+        out = {}
+        for t in transfers:
+            n, keys = str(t.name), t.keys or []
+            out[t.name] = [False] * len(keys)
+            if n in self._pools and keys:
+                try:
+                    out[t.name] = do(n, t, t.hit_policy.value == restorable.TRAILING_PAGES)
+                except ValueError as e:
+                    logger.warning("Perigee: %s", e)
+        return out
+
+    # The rest of the interface.
+
+    def clear(self):
+        logger.warning("Perigee: pages are shared with other engines, so they stay: use the Manager's /flush")
+
+    def counts(self):
+        """Pages, by what became of them."""
+        return self._store.counts.take() | {"late": self._keeper.late}
+
+    def close(self):
+        hooks.remove(self._stop)
+        if self._keeper is not None and not self._closed:
+            self._closed = True
+            self._keeper.close()
+            logger.info("Perigee: pages in all: %s", ", ".join(f"{k} {v}" for k, v in self.counts().items()))
+
+    # Not called with interface_v1.
+
+    def exists(self, key):
+        return self.batch_exists([key]) == 1
+
+    def get(self, key, target_location=None, target_sizes=None):
+        return None
+
+    def batch_get(self, keys, target_locations=None, target_sizes=None):
+        return [None] * len(keys)
+
+    def set(self, key, value=None, target_location=None, target_sizes=None):
+        return False
+
+    def batch_set(self, keys, values=None, target_locations=None, target_sizes=None):
+        return False

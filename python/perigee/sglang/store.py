@@ -1,0 +1,152 @@
+"""What a storage backend is asked for, against the Manager. It knows nothing of SGLang: pages are names, places runs of memory.
+
+Every call ends: it has the answer, or it gives up and says that nothing is there, or that nothing was stored. Threads may call at once.
+"""
+
+import contextlib
+import threading
+
+from .. import client
+from . import pools
+from .keeper import PUBLISHES, QUERIES
+from .lore import UNKNOWN
+
+# Names in one question: a megabyte, and well below what the Manager takes.
+MOST_NAMES = 32768
+# A page that fails is dropped by the Manager, so that the next try ends before it; more than one bad page in 128 is no accident.
+TRIES = 3
+
+
+def name(key):
+    """The block's name of a key of SGLang's, 64 hexadecimal digits. Salt and adapter are in the key already."""
+    return client.block_name(bytes.fromhex(key))
+
+
+class Counts:
+    """Of pages, since the start."""
+
+    FIELDS = ("asked", "found", "restored", "missing", "failed", "stored", "present", "refused", "unnamed", "late")
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._values = dict.fromkeys(self.FIELDS, 0)
+
+    def add(self, **more):
+        with self._lock:
+            for k, v in more.items():
+                self._values[k] += v
+
+    def take(self):
+        with self._lock:
+            return dict(self._values)
+
+
+class Store:
+    """keeper as in keeper.py. wait_s is how long a call may wait for the connection and for the Manager's lookup; adapters gives the name of a
+    LoRA adapter from SGLang's id of it."""
+
+    def __init__(self, keeper, wait_s, adapters=None, log=None):
+        self._keeper, self._wait, self._adapters, self._log = keeper, wait_s, adapters or {}, log
+        self.counts = Counts()
+        self.stopped = ""  # why nothing is kept any more
+
+    @contextlib.contextmanager
+    def _session(self, lane):
+        if self.stopped:
+            raise client.Lost(self.stopped)
+        with self._keeper.use(lane, self._wait) as session:
+            yield session
+
+    def _say(self, what, pages, e):
+        if self._log is not None and self._keeper.up:  # the keeper tells of a lost Manager, once
+            known = isinstance(e, (client.PerigeeError, OSError))
+            self._log.warning("Perigee: %d pages are not %s: %s", pages, what, e, exc_info=None if known else e)
+
+    # Asking.
+
+    def there(self, wants):
+        """For each (group, names) the positions of those that are there, rising. The Manager reads and holds nothing for it."""
+        total = sum(len(names) for _, names in wants)
+        out = [[] for _ in wants]
+        if total == 0:
+            return out
+        try:
+            with self._session(QUERIES) as s:
+                for i, (group, names) in enumerate(wants):
+                    for first in range(0, len(names), MOST_NAMES):
+                        a = s.query([(group, names[first:first + MOST_NAMES])], mode=client.DISCOVER, wait=self._wait)
+                        got = a.positions[0] if a.outcome == client.CANDIDATES else []
+                        out[i].extend(first + p for p in got)
+        except (client.PerigeeError, OSError) as e:
+            self._say("looked for", total, e)
+            out = [[] for _ in wants]
+        self.counts.add(asked=total, found=sum(map(len, out)))
+        return out
+
+    # Restoring.
+
+    def get(self, group, names, places, whole=False):
+        """Copies pages to their places: a flag each. The flags are true up to the first page that was not to be had, and all of them are false if whole is
+        asked for and any page was not. What lies in places whose flag is false is anything."""
+        n = len(names)
+        done = 0
+        try:
+            for _ in range(TRIES):
+                try:
+                    done = self._restore(group, names, places, whole)
+                    break
+                except client.Spoiled as e:
+                    self.counts.add(failed=1)
+                    self._say("restored, and looked for again", n, e)
+        except (client.PerigeeError, OSError) as e:
+            self._say("restored", n, e)
+        self.counts.add(restored=done, missing=n - done)
+        return [True] * done + [False] * (n - done)
+
+    def _restore(self, group, names, places, whole):
+        with self._session(QUERIES) as s:
+            a = s.query([(group, names)], mode=client.PREFIX, wait=self._wait)
+            if a.lease is None:
+                return 0
+            hits = a.lease.hits[0]
+            if whole and hits < len(names):
+                s.release(a.lease)
+                return 0
+            s.restore(a.lease, 0, lambda i, page: pools.write(places[i], page))
+            return hits
+
+    # Storing.
+
+    def set(self, group, names, pages, places, whole=False):
+        """Stores pages: a flag each, true if the Manager has the page when this returns. pages are lore.Page, places as in get. If whole is
+        asked for the flags are all true or all false."""
+        blocks = [client.Block(n, self._parent(p), p.tokens, group=group) for n, p in zip(names, pages)]
+        root = self._root(pages)
+        if root is None:  # nobody can be told of them
+            blocks = [b._replace(tokens=()) for b in blocks]
+            root = ("", "", "")
+        self.counts.add(unnamed=sum(not len(b.tokens) for b in blocks))
+        try:
+            with self._session(PUBLISHES) as s:
+                p = s.publish(blocks, lambda i, slot: pools.read(places[i], slot), root=root)
+        except (client.PerigeeError, OSError) as e:
+            self._say("stored", len(names), e)
+            self.counts.add(refused=len(names))
+            return [False] * len(names)
+        kept = p.sealed + p.present
+        self.counts.add(stored=p.sealed, present=p.present, refused=len(names) - kept)
+        # The client says how many were refused and not which. A page that is stored and said not to be costs nothing.
+        return [kept == len(names)] * len(names)
+
+    @staticmethod
+    def _parent(page):
+        return name(page.parent) if page.parent else client.NO_BLOCK
+
+    def _root(self, pages):
+        """(model, adapter, salt) of the pages' prompt; None if it is not known or cannot be said."""
+        spaces = {p.space for p in pages if p is not UNKNOWN}
+        if len(spaces) != 1 or any(p is UNKNOWN for p in pages):
+            return None
+        space = spaces.pop()
+        adapter = "" if space.extra is None else self._adapters.get(space.extra)
+        return None if adapter is None else ("", adapter, space.salt or "")

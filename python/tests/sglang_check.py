@@ -1,0 +1,525 @@
+"""The SGLang backend's decisions and threads, without SGLang and without a Manager: python3 python/tests/sglang_check.py."""
+
+import array
+import contextlib
+import ctypes
+import hashlib
+import pathlib
+import random
+import socket
+import sys
+import threading
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+from perigee import client  # noqa: E402
+from perigee.client import Credentials, Lease  # noqa: E402
+from perigee.sglang import keeper as keeping  # noqa: E402
+from perigee.sglang import lore, pools, restorable, store  # noqa: E402
+
+P = 4  # tokens of a page
+SOON_S = 60  # for what another thread does; never reached unless something is wrong
+
+
+def tokens(seed, pages):
+    r = random.Random(seed)
+    return array.array("q", [r.randrange(150000) for _ in range(P * pages)])
+
+
+def keys_of(ids, before=b""):
+    out = []
+    for i in range(0, len(ids), P):
+        out.append(lore.page_key(before, array.array("I", ids[i:i + P])))
+        before = bytes.fromhex(out[-1])
+    return out
+
+
+class Lore(unittest.TestCase):
+    def test_keys_are_sglangs(self):
+        """Vectors of the engine: pages of 16 tokens, 1 to 48, as the events name them (the first 8 bytes, signed), and a seed."""
+        before, got = b"", []
+        for first in (1, 17, 33):
+            before = bytes.fromhex(lore.page_key(before, array.array("I", range(first, first + 16))))
+            got.append(int.from_bytes(before[:8], "big", signed=True))
+        self.assertEqual(got, [8635429971592222890, 1256577331724852459, 5689809685380680247])
+        h = hashlib.sha256(b"sglang-cache-namespace-v1" + b"\0" + b"\1" + (2).to_bytes(8, "little") + b"ab").digest()
+        self.assertEqual(lore.seed(lore.Space(None, "ab")), h)
+        self.assertEqual(lore.seed(lore.Space()), b"")
+        self.assertNotEqual(lore.seed(lore.Space("", None)), lore.seed(lore.Space(None, None)))
+
+    def test_a_chain_in_parts(self):
+        ids = tokens(1, 6)
+        keys = keys_of(ids)
+        s = lore.Lore(P)
+        s.note(keys[:4], ids[:4 * P], [], lore.Space())
+        s.note(keys[4:], ids[4 * P:], keys[:4], lore.Space())
+        got = s.take(keys)
+        self.assertEqual([g.parent for g in got], ["", *keys[:5]])
+        self.assertEqual([list(g.tokens) for g in got], [list(ids[i * P:(i + 1) * P]) for i in range(6)])
+        self.assertEqual((len(s), s.take(keys)), (0, [lore.UNKNOWN] * 6), "taken once")
+
+    def test_what_is_not_the_keys_own_is_not_believed(self):
+        ids, others = tokens(1, 3), tokens(2, 3)
+        keys = keys_of(ids)
+        for name, said, prefix, space in (
+                ("tokens", others, [], lore.Space()), ("a prefix", ids, ["ab" * 32], lore.Space()), ("a salt", ids, [], lore.Space(None, "s")),
+                ("one token", ids[:P - 1] + array.array("q", [ids[P - 1] + 1]) + ids[P:], [], lore.Space())):
+            s = lore.Lore(P)
+            s.note(keys, said, prefix, space)
+            self.assertIs(s.take(keys)[0], lore.UNKNOWN, name)
+
+    def test_salts_and_adapters_begin_other_chains(self):
+        ids = tokens(1, 2)
+        for space in (lore.Space(None, "tenant"), lore.Space("adapter", None), lore.Space("adapter", "tenant"), lore.Space("", "")):
+            keys = keys_of(ids, lore.seed(space))
+            s = lore.Lore(P)
+            s.note(keys, ids, [], space)
+            self.assertEqual([g.space for g in s.take(keys)], [space] * 2)
+
+    def test_without_prefix_keys_the_beginning_is_still_known(self):
+        ids = tokens(1, 4)
+        keys = keys_of(ids)
+        s = lore.Lore(P)
+        s.note(keys[:2], ids[:2 * P], None, lore.Space())
+        s.note(keys[2:], ids[2 * P:], None, lore.Space())
+        got = s.take(keys)
+        self.assertEqual([g.parent for g in got], ["", keys[0], None, keys[2]])
+
+    def test_odd_notes(self):
+        s = lore.Lore(P)
+        keys = keys_of(tokens(1, 2))
+        s.note(keys, array.array("q", [1 << 32] * 8), [], lore.Space())
+        s.note(keys, [(1, 2)] * 8, [], lore.Space())  # pairs
+        s.note(keys, tokens(1, 1), [], lore.Space())  # too few
+        self.assertEqual(len(s), 0)
+
+    def test_bounded(self):
+        s = lore.Lore(P, most=10)
+        chains = [(keys_of(ids), ids) for ids in (tokens(i, 3) for i in range(6))]
+        for keys, ids in chains:
+            s.note(keys, ids, [], lore.Space())
+        self.assertEqual(len(s), 10)
+        self.assertIs(s.take(chains[0][0])[0], lore.UNKNOWN)
+        self.assertIsNot(s.take(chains[5][0])[0], lore.UNKNOWN)
+
+
+def naive_prefixes(kv, pool_sets):
+    """What restorable.prefixes says, by trying each length."""
+    lengths, hits = [], {}
+    alone = {}
+    for name, (rule, trailing, there) in pool_sets.items():
+        ok = []
+        for n in range(1, kv + 1):
+            need = range(n) if rule == restorable.ALL_PAGES else range(max(0, n - max(1, trailing)), n)
+            if all(i in there for i in need):
+                ok.append(n)
+        alone[name] = ok
+        if ok:
+            hits[name] = ok[-1]
+    for n in range(1, kv + 1):
+        if all(n in ok for ok in alone.values()):
+            lengths.append(n)
+    return lengths, hits
+
+
+class Restorable(unittest.TestCase):
+    def test_leading(self):
+        self.assertEqual(restorable.leading([], 4), 0)
+        self.assertEqual(restorable.leading([1, 2], 4), 0)
+        self.assertEqual(restorable.leading([0, 1, 3], 4), 2)
+        self.assertEqual(restorable.leading([0, 1, 2, 3], 3), 3)
+
+    def test_a_state_is_where_it_was_taken(self):
+        lengths, hits = restorable.prefixes(6, {"mamba": (restorable.TRAILING_PAGES, 1, [1, 4])})
+        self.assertEqual((lengths, hits), ([2, 5], {"mamba": 5}))
+
+    def test_a_window_is_whole(self):
+        lengths, _ = restorable.prefixes(6, {"swa": (restorable.TRAILING_PAGES, 2, [0, 2, 3, 5])})
+        self.assertEqual(lengths, [1, 4])  # a prefix of one page needs that page alone
+
+    def test_nothing_in_common(self):
+        pool = {"indexer": (restorable.ALL_PAGES, 1, [0, 1]), "mamba": (restorable.TRAILING_PAGES, 1, [3])}
+        self.assertEqual(restorable.prefixes(5, pool), ([], {"indexer": 2, "mamba": 4}))
+
+    def test_against_a_naive_model(self):
+        seed = random.randrange(1 << 30)
+        r = random.Random(seed)
+        with self.subTest(seed=seed):
+            for _ in range(3000):
+                kv = r.randrange(12)
+                pool = {n: (r.choice((restorable.ALL_PAGES, restorable.TRAILING_PAGES)), r.randrange(4), sorted(r.sample(range(14), r.randrange(15)))) for n in "abc"[:r.randrange(4)]}
+                self.assertEqual(restorable.prefixes(kv, pool), naive_prefixes(kv, pool), (kv, pool))
+
+    def test_an_unknown_rule(self):
+        with self.assertRaises(ValueError):
+            restorable.prefixes(1, {"x": ("block_groups", 1, [0])})
+
+
+class Slots(list):
+    """The engine's own kind of list."""
+
+    def tolist(self):
+        return list(self)
+
+
+class HostPool:
+    """As SGLang's: K of all pages, then V of all pages."""
+
+    layout, page_size, dtype = "page_first_direct", P, "float32"
+
+    def __init__(self, pages, k=24, v=40):
+        self.memory = bytearray(pages * (k + v))
+        self.base = ctypes.addressof((ctypes.c_char * len(self.memory)).from_buffer(self.memory))
+        self.k, self.v, self.pages = k, v, pages
+
+    def get_page_buffer_meta(self, slots):
+        out = []
+        for first in slots.tolist()[::P]:
+            p = first // P
+            out += [self.base + p * self.k, self.base + self.pages * self.k + p * self.v]
+        return out, [self.k, self.v] * (len(slots) // P)
+
+    def page(self, p):
+        return bytes(self.memory[p * self.k:(p + 1) * self.k] + self.memory[self.pages * self.k + p * self.v:][:self.v])
+
+    def slots(self, *pages):
+        return Slots(s for p in pages for s in range(p * P, p * P + P))
+
+
+class Pools(unittest.TestCase):
+    def test_there_and_back(self):
+        a, b = HostPool(6), HostPool(6)
+        a.memory[:] = random.Random(1).randbytes(len(a.memory))
+        pa, pb = (pools.Pool("kv", 0, h, h.slots(0)) for h in (a, b))
+        self.assertEqual((pa.bytes, pa.sizes), (64, [24, 40]))
+        page = bytearray(64)
+        for from_, to in ((3, 1), (0, 5)):
+            pools.read(pa.places(a.slots(from_), 1)[0], page)
+            self.assertEqual(bytes(page), a.page(from_))
+            pools.write(pb.places(b.slots(to), 1)[0], memoryview(page).toreadonly())
+        self.assertEqual([b.page(i) for i in range(6)], [bytes(64), a.page(3), *[bytes(64)] * 3, a.page(0)])
+
+    def test_slots_of_another_number_of_pages(self):
+        h = HostPool(4)
+        p = pools.Pool("kv", 0, h, h.slots(0))
+        self.assertEqual(p.places(h.slots(), 0), [])
+        for slots, n in ((h.slots(0, 1), 3), (h.slots(0), 0), (None, 1), (Slots([0, 1]), 1)):
+            with self.assertRaises(ValueError):
+                p.places(slots, n)
+
+
+class FakeManager:
+    """What is published, by group and name; sessions of it as the client's are."""
+
+    def __init__(self):
+        self.pages, self.spoiled, self.room, self.lost, self.leases, self.number = {}, set(), None, False, {}, 0
+        self.published, self.asked = [], 0
+
+    def query(self, wants, mode=client.PREFIX, wait=0.0):
+        self.asked += 1
+        if self.lost:
+            raise client.Lost("on purpose")
+        (group, names), = wants
+        if mode == client.DISCOVER:
+            return client.Answer(client.CANDIDATES, positions=([i for i, n in enumerate(names) if (group, n) in self.pages],))
+        hits = restorable.leading([i for i, n in enumerate(names) if (group, n) in self.pages], len(names))
+        if not hits:
+            return client.Answer(client.READY, "missing")
+        self.number += 1
+        self.leases[self.number] = (group, names[:hits])
+        return client.Answer(client.READY, "found", Lease(self.number, 1, [hits], [0]))
+
+    def release(self, lease):
+        del self.leases[lease.index]
+
+    def restore(self, lease, consumer, take):
+        group, names = self.leases.pop(lease.index)
+        for i, n in enumerate(names):
+            if (group, n) in self.spoiled:
+                self.spoiled.discard((group, n))
+                del self.pages[(group, n)]
+                raise client.Spoiled("on purpose")
+            take(i, memoryview(self.pages[(group, n)]).toreadonly())
+
+    def publish(self, blocks, write, root=("", "", "")):
+        if self.lost:
+            raise client.Lost("on purpose")
+        self.published.append((blocks, root))
+        sealed = present = 0
+        for i, b in enumerate(blocks):
+            if (b.group, b.name) in self.pages:
+                present += 1
+            elif self.room is None or len(self.pages) < self.room:
+                page = bytearray(64)
+                write(i, memoryview(page))
+                self.pages[(b.group, b.name)] = bytes(page)
+                sealed += 1
+        return client.Published(sealed, present, 0, (0, 0))
+
+
+class FakeKeeper:
+    def __init__(self, session):
+        self.session, self.up = session, True
+
+    @contextlib.contextmanager
+    def use(self, lane, wait):
+        yield self.session
+
+
+class Storing(unittest.TestCase):
+    def setUp(self):
+        self.m, self.host = FakeManager(), HostPool(32)
+        self.host.memory[:] = random.Random(5).randbytes(len(self.host.memory))
+        self.pool = pools.Pool("kv", 0, self.host, self.host.slots(0))
+        self.s = store.Store(FakeKeeper(self.m), 1.0, {"id-of-a": "a"})
+
+    def put(self, seed, at, n, space=lore.Space(), **options):
+        ids = tokens(seed, n)
+        keys = keys_of(ids, lore.seed(space))
+        book = lore.Lore(P)
+        book.note(keys, ids, [], space)
+        names = [store.name(k) for k in keys]
+        return names, self.s.set(0, names, book.take(keys), self.pool.places(self.host.slots(*range(at, at + n)), n), **options)
+
+    def get(self, names, at, **options):
+        return self.s.get(0, names, self.pool.places(self.host.slots(*range(at, at + len(names))), len(names)), **options)
+
+    def test_stored_and_restored(self):
+        before = [self.host.page(i) for i in range(5)]
+        names, ok = self.put(1, 0, 5)
+        self.assertEqual(ok, [True] * 5)
+        self.assertEqual(self.s.there([(0, names)]), [[0, 1, 2, 3, 4]])
+        self.assertEqual(self.get(names, 10), [True] * 5)
+        self.assertEqual([self.host.page(10 + i) for i in range(5)], before)
+        blocks, root = self.m.published[0]
+        self.assertEqual([b.parent for b in blocks], [client.NO_BLOCK, *names[:4]])
+        self.assertEqual(([list(b.tokens) for b in blocks], root), ([list(tokens(1, 5)[i * P:][:P]) for i in range(5)], ("", "", "")))
+
+    def test_a_page_that_is_gone_ends_the_prefix(self):
+        names, _ = self.put(1, 0, 5)
+        del self.m.pages[(0, names[2])]
+        self.assertEqual(self.get(names, 10), [True, True, False, False, False])
+        self.assertEqual(self.get(names, 20, whole=True), [False] * 5)
+        self.assertEqual(self.m.leases, {}, "what is not used is given back")
+
+    def test_a_spoiled_page_ends_the_prefix(self):
+        names, _ = self.put(1, 0, 5)
+        self.m.spoiled = {(0, names[3])}
+        self.assertEqual(self.get(names, 10), [True, True, True, False, False])
+        self.assertEqual([self.host.page(10 + i) for i in range(3)], [self.host.page(i) for i in range(3)])
+
+    def test_pages_that_keep_failing(self):
+        names, _ = self.put(1, 0, 8)
+        self.m.spoiled = {(0, n) for n in names}
+        asked = self.m.asked
+        self.assertEqual(self.get(names, 10), [False] * 8)
+        self.assertLessEqual(self.m.asked - asked, store.TRIES)
+
+    def test_refused(self):
+        self.m.room = 3
+        names, ok = self.put(1, 0, 5)
+        self.assertEqual(ok, [False] * 5)
+        self.m.room = None
+        self.assertEqual(self.put(2, 0, 5)[1], [True] * 5, "later ones are stored all the same")
+        self.assertEqual(self.put(1, 0, 5)[1], [True] * 5, "and so is this one")
+
+    def test_no_manager(self):
+        names, _ = self.put(1, 0, 5)
+        self.m.lost = True
+        self.assertEqual((self.s.there([(0, names), (0, names)]), self.get(names, 10), self.put(2, 0, 5)[1]), ([[], []], [False] * 5, [False] * 5))
+
+    def test_stopped(self):
+        names, _ = self.put(1, 0, 5)
+        self.s.stopped = "other weights"
+        asked = self.m.asked
+        self.assertEqual((self.s.there([(0, names)]), self.get(names, 10), self.put(1, 0, 5)[1]), ([[]], [False] * 5, [False] * 5))
+        self.assertEqual(self.m.asked, asked)
+
+    def test_roots(self):
+        for space, root, named in ((lore.Space(None, "s"), ("", "", "s"), True), (lore.Space("id-of-a", None), ("", "a", ""), True),
+                                   (lore.Space("id-of-a", "s"), ("", "a", "s"), True), (lore.Space("a caller's", None), ("", "", ""), False)):
+            self.put(7, 0, 2, space)
+            blocks, got = self.m.published[-1]
+            self.assertEqual((got, [bool(len(b.tokens)) for b in blocks]), (root, [named] * 2), space)
+
+    def test_unknown_pages_have_no_name(self):
+        names = [store.name(k) for k in keys_of(tokens(9, 3))]
+        ok = self.s.set(0, names, [lore.UNKNOWN] * 3, self.pool.places(self.host.slots(0, 1, 2), 3))
+        blocks, _ = self.m.published[-1]
+        self.assertEqual((ok, [b.tokens for b in blocks], [b.parent for b in blocks]), ([True] * 3, [()] * 3, [client.NO_BLOCK] * 3))
+        self.assertEqual(self.s.counts.take()["unnamed"], 3)
+
+    def test_long_questions_are_cut(self):
+        names = [store.name(k) for k in keys_of(tokens(3, 40))]
+        for n in names[::2]:
+            self.m.pages[(0, n)] = b""
+        before, store.MOST_NAMES = store.MOST_NAMES, 7
+        self.addCleanup(setattr, store, "MOST_NAMES", before)
+        self.assertEqual(self.s.there([(0, names)]), [list(range(0, 40, 2))])
+
+    def test_random_lives(self):
+        """Against a model: what is said to be stored is there with its bytes, whatever is lost, spoiled or refused."""
+        seed = random.randrange(1 << 30)
+        r = random.Random(seed)
+        with self.subTest(seed=seed):
+            want = {}  # name: bytes
+            chains = [[store.name(k) for k in keys_of(tokens(100 + i, 6))] for i in range(8)]
+            restored = 0
+            for _ in range(2000):
+                names = r.choice(chains)[:r.randrange(1, 7)]
+                n = len(names)
+                places = [r.sample(range(32), n)]
+                where = self.pool.places(self.host.slots(*places[0]), n)
+                self.m.lost = r.random() < 0.05
+                self.m.room = r.choice((None, 10, 30))
+                if r.random() < 0.1 and self.m.pages:
+                    self.m.spoiled.add(r.choice(list(self.m.pages)))
+                if r.random() < 0.1 and self.m.pages:
+                    gone = r.choice(list(self.m.pages))
+                    self.m.spoiled.discard(gone)
+                    del self.m.pages[gone]
+                if r.random() < 0.5:
+                    for p in places[0]:
+                        for address, size in self.pool.places(self.host.slots(p), 1)[0]:
+                            pools.memory(address, size)[:] = r.randbytes(size)
+                    # As the engine: a page's bytes follow from its name.
+                    for name, runs in zip(names, where):
+                        if name in want:
+                            pools.write(runs, want[name])
+                        page = bytearray(64)
+                        pools.read(runs, page)
+                        want[name] = bytes(page)
+                    if all(self.s.set(0, names, [lore.UNKNOWN] * n, where)):
+                        self.assertTrue(all((0, x) in self.m.pages for x in names))
+                else:
+                    for name, p, ok in zip(names, places[0], self.s.get(0, names, where)):
+                        if ok:
+                            restored += 1
+                            self.assertEqual(self.host.page(p), want[name])
+            self.assertEqual(self.m.leases, {})
+            self.assertGreater(restored, 20)
+
+
+class Session:
+    """A session as the keeper knows it: a socket whose other end is the Manager's."""
+
+    def __init__(self, number):
+        self.here, self.there = socket.socketpair()
+        self.credentials, self.closed = Credentials(1, number, bytes(16)), threading.Event()
+
+    def fileno(self):
+        return self.here.fileno()
+
+    def close(self):
+        self.closed.set()
+        self.here.close()
+        self.there.close()
+
+
+class Log:
+    def warning(self, *_, **__):
+        pass
+
+    info = warning
+
+
+class Keeping(unittest.TestCase):
+    def setUp(self):
+        self.made, self.refuse, self.again = [], 0, threading.Condition()
+
+    def register(self):
+        with self.again:
+            if self.refuse:
+                self.refuse -= 1
+                raise client.Lost("nobody is there")
+            self.made.append(Session(len(self.made) + 1))
+            self.again.notify_all()
+            return self.made[-1]
+
+    def keeper(self):
+        k = keeping.Keeper(self.register, Log())
+        self.addCleanup(k.close)
+        return k
+
+    def session(self, n, k):
+        """Waits for the n-th session to be the keeper's."""
+        with self.again:
+            self.assertTrue(self.again.wait_for(lambda: len(self.made) >= n, SOON_S))
+        self.soon(lambda: k._session is self.made[n - 1])
+        return self.made[n - 1]
+
+    def soon(self, condition):
+        done = threading.Event()
+        for _ in range(SOON_S * 100):
+            if condition():
+                return
+            done.wait(0.01)
+        self.fail("it did not happen")
+
+    def test_a_session_and_its_end(self):
+        k = self.keeper()
+        s = self.session(1, k)
+        with k.use(keeping.QUERIES, 1) as a, k.use(keeping.PUBLISHES, 1) as b:
+            self.assertIs(a, s)
+            self.assertIs(b, s)
+        k.close()
+        self.assertTrue(s.closed.is_set())
+        self.assertFalse(k._thread.is_alive())
+        with self.assertRaises(client.Lost):
+            with k.use(keeping.QUERIES, 1):
+                pass
+        k.close()
+
+    def test_one_at_a_time(self):
+        k = self.keeper()
+        self.session(1, k)
+        with k.use(keeping.QUERIES, 1):
+            with self.assertRaises(client.Lost):
+                with k.use(keeping.QUERIES, 0.01):
+                    pass
+            self.assertEqual(k.late, 1)
+            self.assertTrue(k.up, "a busy connection is not a lost one")
+
+    def test_a_hang_up_is_seen_by_itself(self):
+        k = self.keeper()
+        first = self.session(1, k)
+        first.there.close()
+        second = self.session(2, k)
+        self.assertTrue(first.closed.wait(SOON_S))
+        self.assertIsNot(first, second)
+
+    def test_a_call_that_finds_out(self):
+        k = self.keeper()
+        first = self.session(1, k)
+        with self.assertRaises(client.Lost):
+            with k.use(keeping.PUBLISHES, 1):
+                raise client.Lost("on purpose")
+        self.session(2, k)
+        self.assertTrue(first.closed.wait(SOON_S))
+
+    def test_what_is_used_is_not_closed(self):
+        k = self.keeper()
+        first = self.session(1, k)
+        with k.use(keeping.PUBLISHES, 1):
+            first.there.close()
+            self.soon(lambda: not k.up)
+            self.assertFalse(first.closed.is_set())
+        self.assertTrue(first.closed.wait(SOON_S))
+
+    def test_it_tries_again(self):
+        before, keeping.FIRST_RETRY_S = keeping.FIRST_RETRY_S, 0.001
+        self.addCleanup(setattr, keeping, "FIRST_RETRY_S", before)
+        self.refuse = 3
+        k = self.keeper()
+        self.assertIsNotNone(self.session(1, k))
+
+    def test_closed_while_it_tries(self):
+        self.refuse = 1 << 30
+        k = self.keeper()
+        k.close()
+        self.assertFalse(k._thread.is_alive())
+
+
+if __name__ == "__main__":
+    unittest.main()
