@@ -205,9 +205,6 @@ func (c *Conn) serve() (wire.Class, string) {
 	in := bufio.NewReaderSize(src, 64<<10)
 	greeted := false
 	for {
-		if in.Buffered() == 0 {
-			src.drop() // it came with a frame that has had no use for it
-		}
 		h, m, err := c.next(in)
 		switch {
 		case errors.Is(err, wire.ErrUnknown):
@@ -236,6 +233,9 @@ func (c *Conn) serve() (wire.Class, string) {
 			if f := c.TakeFile(); f != nil {
 				f.Close()
 			}
+		}
+		if in.Buffered() == 0 {
+			src.drop() // it came with a frame that had no use for it
 		}
 		c.Flush()
 	}

@@ -47,6 +47,8 @@ type Options struct {
 	Observe func(at time.Duration, a core.Action)
 	// Pool is for tests: how the pool is made, its Bytes apart.
 	Pool pool.Options
+	// CopyForTesting is told before each page that is copied between the pool and an engine's memory; nil in production.
+	CopyForTesting func(s core.SessionID, restore bool, page int)
 }
 
 // Endpoints are the sockets of package events, as tcp://127.0.0.1:5567.

@@ -117,11 +117,13 @@ func (m *Manager) poolsOf(s core.SessionID) func(uint32) *hostpool.Pool {
 
 func (m *Manager) beginCopy(j *copyJob) {
 	m.mu.copies[j.id] = j
+	j.by.s.copies.Add(1)
 	m.copier.add(j)
 }
 
 // copyEnded tells the core how a copy has ended. Nobody touches its memory any more.
 func (m *Manager) copyEnded(j *copyJob) {
+	defer j.by.s.copies.Done()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !j.out {

@@ -2,6 +2,7 @@ package manager
 
 import (
 	"os"
+	"sync"
 
 	"github.com/perigee-llm/perigee/internal/cache/channel"
 	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
@@ -38,6 +39,7 @@ type session struct {
 	publish  map[uint64]*publishing // by the core's number
 	queries  map[uint64]*asker
 	restores map[core.LeaseID]*restoring
+	copies   sync.WaitGroup // that we make for it; none begins once it is lost
 }
 
 // process is a connection's other end, for as long as it may touch the pool.
@@ -89,10 +91,12 @@ func (m *Manager) Gone(c *channel.Conn) {
 	if s == nil {
 		return
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(s.conns, c)
-	m.lose(s)
+	m.locked(func() {
+		delete(s.conns, c)
+		m.lose(s)
+	})
+	// The connection's end is what tells the client that its pieces are its own again, where no answer does.
+	s.copies.Wait()
 }
 
 // lose ends a live session and begins to wait for its processes.

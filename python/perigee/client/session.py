@@ -229,6 +229,28 @@ class Session:
                 return self._judge(frame)
             self._keep(link, frame)
 
+    def _last(self, link, ref):
+        """As _next, for as long as the connection lasts: while the Manager copies, nothing but its answer or its end of the connection says
+        that the pieces are ours again. It says Closing before, and that is not enough."""
+        link.sock.settimeout(None)
+        try:
+            return self._next(link, ref)
+        except Lost:
+            self._end(link)
+            raise
+        finally:
+            link.sock.settimeout(self._timeout)
+
+    @staticmethod
+    def _end(link):
+        """Waits for the connection's end."""
+        try:
+            while True:
+                for fd in link.receive().fds:
+                    os.close(fd)
+        except (OSError, EOFError, struct.error):
+            pass
+
     def _keep(self, link, frame):
         """Puts a frame where answer looks for it, if somebody will."""
         waiting = self._answers.get((id(link), frame.ref))
@@ -290,7 +312,7 @@ class Session:
     def publish_from(self, blocks, pages, *, part=0, scope=0, root=("", "", ""), parent_chain=(0, 0)):
         """Publishes one part of blocks out of offered pools: the Manager copies. pages says where each block's part lies, as a list of pieces
         (pool, offset, length) in the order of its bytes, or is Pages. Returns when nothing is copied any more, and the pieces may be written
-        again. A page that could not be copied is dropped; Published.there says which."""
+        again; timeout does not apply. A page that could not be copied is dropped; Published.there says which."""
         pages = _pages(pages)
         if len(pages.counts) != len(blocks):
             raise ValueError("as many pages as blocks are wanted")
@@ -304,7 +326,7 @@ class Session:
             self._send(link, wire.PUBLISH_PIECES, slots + _packed(pages, write), ref)
         while not (copied and published):
             try:
-                frame = self._next(link, ref)
+                frame = self._last(link, ref)
             except Refused:  # nothing was copied, and the grants are still open
                 self._send(link, wire.ABANDON, slots, ref)
                 self._published(link, ref)
@@ -465,17 +487,17 @@ class Session:
 
     def restore_into(self, lease, consumer, pages, *, wait_all=False):
         """Has the Manager copy a consumer's pages into offered pools, in the order of the query's blocks: pages is a list of pieces
-        (pool, offset, length) for each. Returns a RestoredInto when nothing is copied any more: its first good pages are what was published; the
+        (pool, offset, length) for each. Returns a RestoredInto when nothing is copied any more, whatever timeout is: its first good pages are what was published; the
         pieces of the others may hold anything. Ranks that share a lease use what all of them have: with wait_all it
         waits for the others, and says whether they have everything."""
         link = self._query
         body = struct.pack("<III", lease.index, lease.generation, consumer) + _packed(_pages(pages))
         ref = self._send(link, wire.RESTORE_PIECES, body)
-        frame = self._next(link, ref)
+        frame = self._last(link, ref)
         _, _, _, outcome, good, total = frame.reader().take("IIIBII")
         whole = None
         if wait_all:
-            while (frame := self._next(link, ref)).kind != wire.RESTORED:
+            while (frame := self._last(link, ref)).kind != wire.RESTORED:
                 pass
             whole = bool(frame.payload[8])
         return RestoredInto(good, total, _OUTCOMES[outcome], whole)

@@ -8,6 +8,8 @@
 //     computes, and dials again for another session.
 //   - A context ends waiting, and what can be called off is called off (a query, the pages of a publish that are not yet written). It never ends
 //     a copy that is under way, and the Manager is told only when the copy has ended.
+//   - While the Manager copies out of memory of ours or into it, nothing but its answer or the connection's end by its doing ends the call. A
+//     Manager that stands still keeps it, and Close: what it may still write is not to be used for anything else.
 //   - Close says goodbye when nothing of this process uses the shared memory any more.
 //
 // A Session may be used by any number of goroutines at once.

@@ -17,7 +17,10 @@ import (
 // link is one connection: calls go out under a lock, and one goroutine reads and hands answers to the calls by their ref.
 type link struct {
 	uc   *net.UnixConn
-	down func(error) // told once, by the reader as it ends
+	down func(error)   // told once, when the connection is of no more use
+	lost chan struct{} // closed then
+	// done is closed when the connection has ended, by the Manager's doing or by close: later than lost if the Manager has said that it will
+	// end. It ends it when it has let go of everything that is ours.
 	done chan struct{}
 
 	writing sync.Mutex
@@ -51,7 +54,7 @@ func dial(ctx context.Context, path string, down func(error)) (*link, error) {
 	if err != nil {
 		return nil, errors.Join(ErrLost, err)
 	}
-	l := &link{uc: c.(*net.UnixConn), down: down, done: make(chan struct{})}
+	l := &link{uc: c.(*net.UnixConn), down: down, lost: make(chan struct{}), done: make(chan struct{})}
 	l.mu.calls = map[uint64]*call{}
 	go l.read()
 	return l, nil
@@ -59,7 +62,16 @@ func dial(ctx context.Context, path string, down func(error)) (*link, error) {
 
 // ask sends a message and returns the call that waits for its answers. End it with forget. before runs under the lock in which messages are
 // put into their order.
-func (l *link) ask(m wire.Message, before func()) (*call, error) {
+func (l *link) ask(m wire.Message, before func()) (*call, error) { return l.askBy(m, before, plain, 0) }
+
+// plain writes a frame without descriptors.
+func plain(uc *net.UnixConn, frame []byte) error {
+	_, err := uc.Write(frame)
+	return err
+}
+
+// askBy is ask, with the frame written by send, and so many descriptors told of in its head.
+func (l *link) askBy(m wire.Message, before func(), send func(uc *net.UnixConn, frame []byte) error, files uint16) (*call, error) {
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	if before != nil {
@@ -76,7 +88,7 @@ func (l *link) ask(m wire.Message, before func()) (*call, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := l.write(c.ref, m); err != nil {
+	if err := l.write(c.ref, m, send, files); err != nil {
 		l.forget(c)
 		return nil, err
 	}
@@ -87,18 +99,32 @@ func (l *link) ask(m wire.Message, before func()) (*call, error) {
 func (l *link) say(ref uint64, m wire.Message) error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
-	return l.write(ref, m)
+	return l.write(ref, m, plain, 0)
 }
 
-func (l *link) write(ref uint64, m wire.Message) error {
+func (l *link) write(ref uint64, m wire.Message, send func(uc *net.UnixConn, frame []byte) error, files uint16) error {
 	h := l.head
-	h.Ref = ref
+	h.Ref, h.Descriptors = ref, files
 	l.out = wire.Append(l.out[:0], h, m)
-	if _, err := l.uc.Write(l.out); err != nil {
-		l.uc.Close()
+	if err := send(l.uc, l.out); err != nil {
+		l.fail(err)
 		return errors.Join(ErrLost, err)
 	}
 	return nil
+}
+
+// fail says once that the connection is of no more use.
+func (l *link) fail(err error) {
+	l.mu.Lock()
+	again := l.mu.err != nil
+	if !again {
+		l.mu.err = errors.Join(ErrLost, err)
+	}
+	l.mu.Unlock()
+	if !again {
+		close(l.lost)
+		l.down(err)
+	}
 }
 
 func (l *link) forget(c *call) {
@@ -133,11 +159,21 @@ func (c *call) next(ctx context.Context) (answer, error) {
 		}
 		select {
 		case <-c.wake:
-		case <-l.done:
+		case <-l.lost:
 		case <-ctx.Done():
 			return answer{}, ctx.Err()
 		}
 	}
+}
+
+// last waits for the call's next answer as long as the connection lasts: for what must not be left while the Manager is at it.
+func (c *call) last() (answer, error) {
+	a, err := c.next(context.Background())
+	if err == nil || ClassOf(err) != 0 && !errors.Is(err, ErrLost) {
+		return a, err
+	}
+	<-c.link.done
+	return answer{}, err
 }
 
 // read hands out answers until the connection ends.
@@ -149,7 +185,7 @@ func (l *link) read() {
 	for err == nil {
 		var a answer
 		if a, buf, err = l.frame(in, src, buf); err == nil {
-			err = l.deliver(a)
+			l.deliver(a)
 		}
 	}
 	l.uc.Close()
@@ -157,11 +193,8 @@ func (l *link) read() {
 	if errors.Is(err, wire.ErrMalformed) || errors.Is(err, wire.ErrTooLong) {
 		err = errors.Join(ErrProtocol, err)
 	}
-	l.mu.Lock()
-	l.mu.err = errors.Join(ErrLost, err)
-	l.mu.Unlock()
+	l.fail(err)
 	close(l.done)
-	l.down(err)
 }
 
 func (l *link) frame(in *bufio.Reader, src *receiver, buf []byte) (answer, []byte, error) {
@@ -198,9 +231,10 @@ func (l *link) frame(in *bufio.Reader, src *receiver, buf []byte) (answer, []byt
 }
 
 // deliver gives an answer to its call. What nobody waits for is dropped.
-func (l *link) deliver(a answer) error {
+func (l *link) deliver(a answer) {
 	if c, ok := a.m.(*wire.Closing); ok {
-		return &Refused{Class: c.Class, Text: c.Text}
+		l.fail(&Refused{Class: c.Class, Text: c.Text}) // and its end will come
+		return
 	}
 	l.mu.Lock()
 	c := l.mu.calls[a.h.Ref]
@@ -210,13 +244,12 @@ func (l *link) deliver(a answer) error {
 	l.mu.Unlock()
 	if c == nil || a.m == nil {
 		closeAll(a.files)
-		return nil
+		return
 	}
 	select {
 	case c.wake <- struct{}{}:
 	default:
 	}
-	return nil
 }
 
 func (l *link) close() {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +30,8 @@ type Session struct {
 	end  context.CancelFunc
 	mu   arenas
 	work sync.WaitGroup // calls that may touch arenas; added to under mu
+	// copies are those calls for which the Manager copies.
+	copies atomic.Int64
 }
 
 // arenas is what is mapped.
@@ -239,7 +242,7 @@ func (s *Session) Done() <-chan struct{} { return s.ctx.Done() }
 const goodbyeWait = time.Second
 
 // Close ends the session: it waits for the copies that are under way, unmaps everything, and says so. Calling it again does nothing. A Manager
-// that does not answer, or does not even read, holds it for a second or two.
+// that does not answer, or does not even read, holds it for a second or two; one that copies for us until it has ended.
 func (s *Session) Close() error {
 	s.mu.Lock()
 	if s.mu.closed {
@@ -250,10 +253,10 @@ func (s *Session) Close() error {
 	s.mu.Unlock()
 	alive := s.ctx.Err() == nil
 	s.end()
+	s.settle()
 	// A Manager that has stopped reading holds whoever writes to it: after a while the connections are cut.
 	stuck := time.AfterFunc(goodbyeWait, s.cut)
 	defer stuck.Stop()
-	s.work.Wait()
 	s.unmap()
 	if alive {
 		ctx, cancel := context.WithTimeout(context.Background(), goodbyeWait)
@@ -272,6 +275,26 @@ func (s *Session) unmap() {
 			unix.Munmap(m.mem)
 		}
 		clear(all)
+	}
+}
+
+// settle waits for all calls. What waits to be read is cut off after a while, as in Close; but not while the Manager copies for us: the connection's
+// end is its word that it does not any more.
+func (s *Session) settle() {
+	done := make(chan struct{})
+	go func() {
+		s.work.Wait()
+		close(done)
+	}()
+	for {
+		select {
+		case <-done:
+			return
+		case <-time.After(goodbyeWait):
+			if s.copies.Load() == 0 {
+				s.cut()
+			}
+		}
 	}
 }
 

@@ -116,26 +116,11 @@ func (s *Session) Publish(ctx context.Context, p *Publish, write func(block int,
 	defer s.work.Done()
 	ctx, cancel := s.both(ctx)
 	defer cancel()
-	m := &wire.Publish{Part: p.Part, Scope: p.Scope, Root: p.Root, ParentChain: p.ParentChain, Blocks: p.Blocks}
-	c, err := s.publish.ask(m, func() { s.pubs++; m.Op = s.pubs })
+	c, granted, err := s.grants(ctx, p)
 	if err != nil {
-		return Published{}, err
-	}
-	a, err := c.next(ctx)
-	if err != nil && ctx.Err() != nil && s.ctx.Err() == nil {
-		s.work.Add(1) // Close, which waits for it, waits for this call as well
-		go s.giveUp(c)
 		return Published{}, err
 	}
 	defer s.publish.forget(c)
-	if err != nil {
-		return Published{}, s.lost(err)
-	}
-	granted, ok := a.m.(*wire.Granted)
-	if !ok || len(granted.Slots) != len(p.Blocks) {
-		s.publish.uc.Close()
-		return Published{}, ErrProtocol
-	}
 	out := Published{Chain: granted.Chain}
 	for _, g := range granted.Slots {
 		if g.Disposition == core.Present {
@@ -156,6 +141,32 @@ func (s *Session) Publish(ctx context.Context, p *Publish, write func(block int,
 			return out, s.lost(failed)
 		}
 	}
+}
+
+// grants asks for slots, one a block. The call is the caller's to forget unless there is an error. What is granted after the context has ended is
+// given back.
+func (s *Session) grants(ctx context.Context, p *Publish) (*call, *wire.Granted, error) {
+	m := &wire.Publish{Part: p.Part, Scope: p.Scope, Root: p.Root, ParentChain: p.ParentChain, Blocks: p.Blocks}
+	c, err := s.publish.ask(m, func() { s.pubs++; m.Op = s.pubs })
+	if err != nil {
+		return nil, nil, err
+	}
+	a, err := c.next(ctx)
+	if err != nil && ctx.Err() != nil && s.ctx.Err() == nil {
+		s.work.Add(1) // Close, which waits for it, waits for this call as well
+		go s.giveUp(c)
+		return nil, nil, err
+	}
+	granted, ok := a.m.(*wire.Granted)
+	if err == nil && (!ok || len(granted.Slots) != len(p.Blocks)) {
+		s.publish.uc.Close()
+		err = ErrProtocol
+	}
+	if err != nil {
+		s.publish.forget(c)
+		return nil, nil, s.lost(err)
+	}
+	return c, granted, nil
 }
 
 // giveUp takes the answer to a Publish whose caller has left, and gives back what it grants. A Manager that never answers is left alone with it:
