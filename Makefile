@@ -8,8 +8,10 @@ BENCH ?= .
 COUNT ?= 5
 DURATION ?= 2s
 ROUNDS ?= 3
+PLAN ?= vllm-cpu-small
+NOTE ?=
 
-.PHONY: help build test check race fuzz readme openai-client qualify-vllm generate fmt bench bench-gateway tools clean
+.PHONY: help build test check race fuzz readme openai-client qualify-vllm eval-vllm generate fmt bench bench-gateway tools clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +39,9 @@ openai-client: build ## the real openai Python client and curl against perigee s
 
 qualify-vllm: build ## perigee serve before two real vLLM engines on the CPU, then perigee cache beside one: 3 GB of disk, 6 GB of memory
 	@scripts/vllm/qualify.sh
+
+eval-vllm: build ## a real vLLM engine with the Cache Manager and without, paired and judged, into bench/results; PLAN=vllm-cpu-small NOTE='what else runs here'
+	@scripts/vllm/eval.sh $(PLAN) '$(NOTE)'
 
 generate: ## write the generated files anew
 	@go generate ./...
