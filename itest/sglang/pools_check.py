@@ -13,10 +13,12 @@ import pathlib
 import random
 import re
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 import urllib.request
 
@@ -39,6 +41,7 @@ from perigee.sglang.storage import PerigeeStorage  # noqa: E402
 
 PAGE, LAYERS, HEADS, DIM = 16, 4, 2, 64
 SOON_S = 120
+allocator = "shm"  # of all host pools that are made; with another the backend copies itself
 
 
 def configure(*more):
@@ -57,7 +60,7 @@ def device(count, *shape):
     return tuple(torch.zeros(shape) for _ in range(count))
 
 
-def mha(pages=64, layout="page_first_direct", heads=HEADS, allocator="shm"):
+def mha(pages=64, layout="page_first_direct", heads=HEADS):
     """The host pool of a model with ordinary attention."""
     from sglang.srt.mem_cache.device_pool_info import KVBufferLayout, KVBuffers, MHABufferInfo
     from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
@@ -80,7 +83,7 @@ def mla(pages=64):
         buffers=rows, data_ptrs=torch.tensor([t.data_ptr() for t in rows], dtype=torch.uint64), layer_indices=tuple(range(LAYERS)), device_layer_num=LAYERS,
         page_size=PAGE, kv_lora_rank=64, qk_rope_head_dim=16, kv_cache_dim=80, dtype=torch.float32, device=torch.device("cpu"))
     return MLATokenToKVPoolHost(
-        info, 1, 0, PAGE, "page_first_direct", pin_memory=False, allocator_type="shm", device_capacity_tokens=PAGE, start_layer=0, end_layer=LAYERS,
+        info, 1, 0, PAGE, "page_first_direct", pin_memory=False, allocator_type=allocator, device_capacity_tokens=PAGE, start_layer=0, end_layer=LAYERS,
         target_layer_num=LAYERS, host_token_capacity=pages * PAGE)
 
 
@@ -95,7 +98,7 @@ def indexer(anchor):
     decl = HostPoolDecl(
         pool_name=PoolName.INDEXER, device_pool=pool, indices_from_pool=PoolName.KV, layout_source=PoolName.KV,
         storage_info=HostPoolStorageInfo(bytes_per_token_per_layer=132, dtype=torch.uint8), host_pool_builder=None)
-    return DSAIndexerPoolHost(decl, anchor, pin_memory=False, allocator_type="shm")
+    return DSAIndexerPoolHost(decl, anchor, pin_memory=False, allocator_type=allocator)
 
 
 def mamba(slots=32):
@@ -103,7 +106,7 @@ def mamba(slots=32):
     from sglang.srt.mem_cache.device_pool_info import MambaStateBufferInfo
     from sglang.srt.mem_cache.pool_host.mamba import MambaPoolHost
     info = MambaStateBufferInfo(temporal=torch.zeros(3, 8, 4, 8, 8), conv=(torch.zeros(3, 8, 24, 3),))
-    return MambaPoolHost(info, slots / 8, 0, device_capacity=8, pin_memory=False, allocator_type="shm", layout="page_first_direct")
+    return MambaPoolHost(info, slots / 8, 0, device_capacity=8, pin_memory=False, allocator_type=allocator, layout="page_first_direct")
 
 
 def config(**more):
@@ -150,7 +153,11 @@ def slots(pool, *pages):
 
 
 class Case(unittest.TestCase):
+    shm = True
+
     def setUp(self):
+        global allocator
+        allocator = "shm" if self.shm else "default"
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.m = Manager(folder.name)
@@ -173,6 +180,7 @@ class Case(unittest.TestCase):
             b.register_mem_host_pool_v2(pool, name)
         b.on_host_pools_registered()
         self.soon(lambda: b._keeper.up, "it has registered")
+        self.assertEqual(b._keeper._session.offered, self.shm)
         return b
 
 
@@ -376,7 +384,7 @@ class Sides(Case):
         self.assertEqual(get((2, 3), (10, 11)), {PoolName.SWA: [True] * 2})
         self.assertEqual([page(side, p) for p in (10, 11)], [page(side, 0), page(side, 1)])
         self.assertEqual(get((3, 4), (12, 13)), {PoolName.SWA: [False] * 2}, "half a window is none")
-        self.assertEqual(self.m.number("pinned_bytes"), 0)
+        self.soon(lambda: self.m.number("pinned_bytes") == 0, "nothing is held")
 
     def test_state(self):
         kv, side = mha(64), mamba()
@@ -428,6 +436,49 @@ class Sides(Case):
     def test_a_pool_that_is_not_known(self):
         with self.assertRaisesRegex(ValueError, "not built"):
             self.backend(mha(4), {PoolName.DRAFT: mha(4)})
+
+
+class KvCopiedHere(Kv):
+    """By the first route: this process copies."""
+
+    shm = False
+
+
+class SidesCopiedHere(Sides):
+    shm = False
+
+
+class Speed(Case):
+    """Ratios within one run, the two routes and one page at a time in turns. No bounds: the machine is anybody's."""
+
+    def test_pages_at_once(self):
+        global allocator
+        pools, backends, rounds = {}, {}, 9
+        for route in ("shm", "default"):
+            allocator, self.shm = route, route == "shm"
+            pools[route] = mha(256)
+            backends[route] = self.backend(pools[route], extra={"instance": route, "scope": route})
+            fill(pools[route], route)
+        keys = keys_of(tokens(1, 128))
+        for route, b in backends.items():
+            self.assertEqual(b.batch_set_v1(keys, slots(pools[route], *range(128))), [True] * 128)
+        whole = slots(pools["shm"], *range(128, 256))
+        each = [slots(pools["shm"], p) for p in range(128, 256)]
+        took = collections.defaultdict(list)
+        for _ in range(rounds):
+            for route, b in backends.items():
+                began = time.perf_counter()
+                self.assertEqual(b.batch_get_v1(keys, whole), [True] * 128)
+                took[route, "at once"].append(time.perf_counter() - began)
+                began = time.perf_counter()
+                for key, slot in zip(keys, each):
+                    self.assertEqual(b.batch_get_v1([key], slot), [True])
+                took[route, "one by one"].append(time.perf_counter() - began)
+        copied = 128 * 2 * rounds * backends["shm"]._pools["kv"].bytes
+        print(f"\n    128 pages of {backends['shm']._pools['kv'].bytes >> 10} KiB, {rounds} rounds, milliseconds (least, median):")
+        for (route, how), t in took.items():
+            print(f"    {'the Manager copies' if route == 'shm' else 'the backend copies'}, {how}: {1000 * min(t):.1f}, {1000 * statistics.median(t):.1f}")
+        print("    bytes that the Manager copied for each byte restored:", self.m.number("copied_bytes_total", "restore") / copied)
 
 
 if __name__ == "__main__":

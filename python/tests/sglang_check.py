@@ -7,6 +7,7 @@ import hashlib
 import pathlib
 import random
 import socket
+import struct
 import sys
 import threading
 import unittest
@@ -245,8 +246,11 @@ class FakeManager:
     def publish(self, blocks, write, root=("", "", "")):
         if self.lost:
             raise client.Lost("on purpose")
+        return self._keep(blocks, write, root)._replace(there=())
+
+    def _keep(self, blocks, write, root):
         self.published.append((blocks, root))
-        sealed = present = 0
+        there, present = [], 0
         for i, b in enumerate(blocks):
             if (b.group, b.name) in self.pages:
                 present += 1
@@ -254,8 +258,38 @@ class FakeManager:
                 page = bytearray(64)
                 write(i, memoryview(page))
                 self.pages[(b.group, b.name)] = bytes(page)
-                sealed += 1
-        return client.Published(sealed, present, 0, (0, 0))
+            there.append((b.group, b.name) in self.pages)
+        return client.Published(sum(there) - present, present, 0, (0, 0), tuple(there))
+
+    # The second route: base is where pool 0 lies.
+
+    def _runs(self, pages):
+        at = 0
+        for n in pages.counts:
+            runs = []
+            for _ in range(n):
+                number, offset, size = struct.unpack_from("<IQI", pages.pieces, at)
+                assert number == 0
+                runs.append((self.base + offset, size))
+                at += 16
+            yield runs
+        assert at == len(pages.pieces)
+
+    def publish_from(self, blocks, pages, root=("", "", "")):
+        if self.lost:
+            raise client.Lost("on purpose")
+        runs = list(self._runs(pages))
+        return self._keep(blocks, lambda i, slot: pools.read(runs[i], slot), root)
+
+    def restore_into(self, lease, consumer, pages):
+        group, names = self.leases.pop(lease.index)
+        for i, (n, runs) in enumerate(zip(names, self._runs(pages), strict=True)):
+            if (group, n) in self.spoiled:
+                self.spoiled.discard((group, n))
+                del self.pages[(group, n)]
+                return client.RestoredInto(i, len(names), "mismatch")
+            pools.write(runs, self.pages[(group, n)])
+        return client.RestoredInto(len(names), len(names), "done")
 
 
 class FakeKeeper:
@@ -268,11 +302,13 @@ class FakeKeeper:
 
 
 class Storing(unittest.TestCase):
+    shared = None
+
     def setUp(self):
         self.m, self.host = FakeManager(), HostPool(32)
         self.host.memory[:] = random.Random(5).randbytes(len(self.host.memory))
         self.pool = pools.Pool("kv", 0, self.host, self.host.slots(0))
-        self.s = store.Store(FakeKeeper(self.m), 1.0, {"id-of-a": "a"})
+        self.s = store.Store(FakeKeeper(self.m), 1.0, {"id-of-a": "a"}, shared=self.shared)
 
     def put(self, seed, at, n, space=lore.Space(), **options):
         ids = tokens(seed, n)
@@ -319,7 +355,8 @@ class Storing(unittest.TestCase):
     def test_refused(self):
         self.m.room = 3
         names, ok = self.put(1, 0, 5)
-        self.assertEqual(ok, [False] * 5)
+        self.assertEqual(ok, [True] * 3 + [False] * 2 if self.s._shared else [False] * 5)
+        self.assertEqual(self.put(3, 0, 5, whole=True)[1], [False] * 5)
         self.m.room = None
         self.assertEqual(self.put(2, 0, 5)[1], [True] * 5, "later ones are stored all the same")
         self.assertEqual(self.put(1, 0, 5)[1], [True] * 5, "and so is this one")
@@ -401,6 +438,22 @@ class Storing(unittest.TestCase):
             self.assertGreater(restored, 20)
 
 
+class StoringFromPools(Storing):
+    """The same where the Manager copies."""
+
+    def setUp(self):
+        super().setUp()
+        self.m.base, self.m.offered = self.host.base, True
+        self.m.restore = self.m.publish = None
+        self.s._shared = pools.Shared([(self.host.base, len(self.host.memory), -1)])
+
+    def test_what_lies_elsewhere_is_not_covered(self):
+        s, other = self.s._shared, HostPool(2)
+        self.assertTrue(s.covers(self.pool.places(self.host.slots(0, 31), 2)))
+        self.assertFalse(s.covers(pools.Pool("kv", 0, other, other.slots(0)).places(other.slots(0), 1)))
+        self.assertFalse(s.covers([[(self.host.base + len(self.host.memory) - 1, 2)]]))
+
+
 class Session:
     """A session as the keeper knows it: a socket whose other end is the Manager's."""
 
@@ -480,6 +533,11 @@ class Keeping(unittest.TestCase):
                     pass
             self.assertEqual(k.late, 1)
             self.assertTrue(k.up, "a busy connection is not a lost one")
+            before, keeping.STUCK_S = keeping.STUCK_S, 0
+            self.addCleanup(setattr, keeping, "STUCK_S", before)
+            with self.assertRaises(client.Lost):
+                with k.use(keeping.QUERIES, 1 << 20):  # one that lasts too long is not waited for
+                    pass
 
     def test_a_hang_up_is_seen_by_itself(self):
         k = self.keeper()

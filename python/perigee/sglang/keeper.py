@@ -4,13 +4,16 @@
     with k.use(QUERIES, wait) as s:      the session, for this thread alone; Lost at once if there is none, or if it is not free within wait seconds
     k.close()
 
-The session's two connections are used one at a time each: by whoever asks and restores, and by whoever publishes.
+The session's two connections are used one at a time each: by whoever asks and restores, and by whoever publishes. A call during which the Manager copies has no
+bound but its answer or the Manager's end, since the memory is not the engine's before; what others want of that connection meanwhile
+fails after a moment, and at once when it has lasted too long.
 """
 
 import contextlib
 import os
 import select
 import threading
+import time
 
 from .. import client
 
@@ -18,12 +21,15 @@ QUERIES, PUBLISHES = "queries", "publishes"
 # A Manager that is not there is tried again after this long, doubled each time up to the second figure: a restart is seen within a moment, and a
 # machine without a Manager pays a failed connect() a few times a minute.
 FIRST_RETRY_S, LAST_RETRY_S = 0.1, 5.0
+# A call that has the connection for as long as this is one with a Manager that hangs.
+STUCK_S = 2.0
 
 
 class Keeper:
     def __init__(self, register, log):
         self._register, self._log = register, log
         self._locks = {QUERIES: threading.Lock(), PUBLISHES: threading.Lock()}
+        self._since = {}  # when the lane's holder got it
         self._state = threading.Lock()
         self._session, self._closed = None, False
         self._ended = threading.Event()
@@ -43,9 +49,12 @@ class Keeper:
         if self._session is None:
             raise client.Lost("there is no Manager")
         lock = self._locks[lane]
-        if not lock.acquire(timeout=wait):
-            self.late += 1
-            raise client.Lost(f"the connection for {lane} is busy")
+        if not lock.acquire(blocking=False):
+            since = self._since.get(lane)
+            if (since is not None and time.monotonic() - since > STUCK_S) or not lock.acquire(timeout=wait):
+                self.late += 1
+                raise client.Lost(f"the connection for {lane} is busy")
+        self._since[lane] = time.monotonic()
         try:
             session = self._session
             if session is None:
@@ -56,6 +65,7 @@ class Keeper:
                 self._lose(session)
                 raise
         finally:
+            self._since[lane] = None
             lock.release()
 
     def _lose(self, session):

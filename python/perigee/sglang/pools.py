@@ -2,6 +2,9 @@
 those runs one behind the other. What they mean is the engine's business."""
 
 import ctypes
+import struct
+
+from .. import client
 
 
 class Pool:
@@ -49,3 +52,41 @@ def write(runs, page):
     for address, size in runs:
         memory(address, size)[:] = page[at:at + size]
         at += size
+
+
+class Shared:
+    """Memory of the engine's that the Manager is given to copy from and to. regions are (address, bytes, descriptor); a region's number is its place."""
+
+    _PIECE = struct.Struct("<IQI")
+
+    def __init__(self, regions):
+        self.regions = list(regions)
+
+    def covers(self, places):
+        return all(self._number(a, n) is not None for runs in places for a, n in runs)
+
+    def _number(self, address, size):
+        for i, (base, length, _) in enumerate(self.regions):
+            if base <= address and address + size <= base + length:
+                return i
+        return None
+
+    def pages(self, places):
+        """The places as the client wants them. All of them must be covered."""
+        out = bytearray()
+        for runs in places:
+            for address, size in runs:
+                i = self._number(address, size)
+                out += self._PIECE.pack(i, address - self.regions[i][0], size)
+        return client.Pages([len(runs) for runs in places], bytes(out))
+
+    def offer(self, session):
+        for i, (_, length, fd) in enumerate(self.regions):
+            session.offer_pool(fd, length, i)
+
+
+def regions(host_pool):
+    """Where a pool of SGLang's lies if its allocator is "shm": [(address, bytes, descriptor)]; nothing if it is not."""
+    allocator = getattr(host_pool, "allocator", None)
+    maps, fds = getattr(allocator, "mms", None) or [], getattr(allocator, "fds", None) or []
+    return [(ctypes.addressof(ctypes.c_char.from_buffer(m)), len(m), fd) for m, fd in zip(maps, fds)]

@@ -11,7 +11,7 @@ from .. import client
 from . import facts, hooks, restorable
 from .keeper import Keeper
 from .lore import UNKNOWN, Lore
-from .pools import Pool
+from .pools import Pool, Shared, regions
 from .store import Store, name
 
 logger = logging.getLogger("sglang.srt.perigee")
@@ -68,19 +68,43 @@ class PerigeeStorage(HiCacheStorage):
         self._answer_s = self._extra.get("answer_ms", ANSWER_MS) / 1000
         self._instance = self._extra.get("instance") or f"sglang-{uuid.uuid4().hex[:12]}"
         self._namespace = None
+        self._shared = self._share(all_pools)
         self._keeper = Keeper(self._register, logger)
         names = {a.lora_id: a.lora_name for a in facts.adapters(args)}
-        self._store = Store(self._keeper, self._extra.get("lookup_ms", LOOKUP_MS) / 1000, names, logger)
+        self._store = Store(self._keeper, self._extra.get("lookup_ms", LOOKUP_MS) / 1000, names, logger, self._shared)
+
+    def _share(self, all_pools):
+        """The pools' memory, if the Manager can be given all of it."""
+        shared = Shared([r for _, host in all_pools for r in regions(host)])
+        first = [self._pools[n].places(torch.arange(self._pools[n].slots), 1) for n, _ in all_pools]
+        if shared.regions and all(shared.covers(p) for p in first):
+            return shared
+        if self._extra.get("allocator") == "shm":
+            logger.warning("Perigee: \"allocator\": \"shm\" is set, and not all pools lie in shared memory: pages are copied by this process, too")
+        return None
 
     def _register(self):
         """In the keeper's thread: the first time it reads the model."""
         if self._namespace is None:
             self._namespace = facts.namespace(self._config, self._extra, list(self._pools.values()), facts.content(self._extra))
         suffix = "" if self._config.tp_size * self._config.pp_size == 1 else f".{self._config.pp_rank}.{self._config.tp_rank}"
-        return client.Session(
+        session = client.Session(
             self._extra.get("socket", DEFAULT_SOCKET), self._instance + suffix, [self._namespace], program="perigee-sglang",
             model=self._extra.get("model") or runtime_context.get_serving().served_model_name or "", url=self._extra.get("url", ""),
             pool_bytes=self._extra.get("pool_bytes", 0), timeout=self._answer_s)
+        session.offered = self._shared is not None and self._offer(session)
+        return session
+
+    def _offer(self, session):
+        try:
+            self._shared.offer(session)
+            return True
+        except client.Refused as e:
+            logger.warning("Perigee: the Manager does not take the engine's memory, so pages are copied by this process: %s", e)
+            return False
+        except BaseException:
+            session.close()
+            raise
 
     def _stop(self, reason):
         if self._store is not None and not self._store.stopped:

@@ -43,10 +43,11 @@ class Counts:
 
 class Store:
     """keeper as in keeper.py. wait_s is how long a call may wait for the connection and for the Manager's lookup; adapters gives the name of a
-    LoRA adapter from SGLang's id of it."""
+    LoRA adapter from SGLang's id of it. shared is a pools.Shared that covers all places, or None; it is used with sessions whose attribute offered is true: then the
+    Manager copies, and else this process does."""
 
-    def __init__(self, keeper, wait_s, adapters=None, log=None):
-        self._keeper, self._wait, self._adapters, self._log = keeper, wait_s, adapters or {}, log
+    def __init__(self, keeper, wait_s, adapters=None, log=None, shared=None):
+        self._keeper, self._wait, self._adapters, self._log, self._shared = keeper, wait_s, adapters or {}, log, shared
         self.counts = Counts()
         self.stopped = ""  # why nothing is kept any more
 
@@ -58,7 +59,7 @@ class Store:
             yield session
 
     def _say(self, what, pages, e):
-        if self._log is not None and self._keeper.up:  # the keeper tells of a lost Manager, once
+        if self._log is not None and self._keeper.up and not self.stopped:  # the keeper tells of a lost Manager, once
             known = isinstance(e, (client.PerigeeError, OSError))
             self._log.warning("Perigee: %d pages are not %s: %s", pages, what, e, exc_info=None if known else e)
 
@@ -112,8 +113,19 @@ class Store:
             if whole and hits < len(names):
                 s.release(a.lease)
                 return 0
+            if self._copies(s):
+                return self._restored(s.restore_into(a.lease, 0, self._shared.pages(places[:hits])), len(names), whole)
             s.restore(a.lease, 0, lambda i, page: pools.write(places[i], page))
             return hits
+
+    def _copies(self, session):
+        return self._shared is not None and getattr(session, "offered", False)
+
+    def _restored(self, r, n, whole):
+        if r.good < r.total:
+            self.counts.add(failed=1)
+            self._say("restored", r.total - r.good, client.Spoiled(f"a page {r.outcome}"))
+        return 0 if whole and r.good < n else r.good
 
     # Storing.
 
@@ -128,14 +140,19 @@ class Store:
         self.counts.add(unnamed=sum(not len(b.tokens) for b in blocks))
         try:
             with self._session(PUBLISHES) as s:
-                p = s.publish(blocks, lambda i, slot: pools.read(places[i], slot), root=root)
+                if self._copies(s):
+                    p = s.publish_from(blocks, self._shared.pages(places), root=root)
+                else:
+                    p = s.publish(blocks, lambda i, slot: pools.read(places[i], slot), root=root)
         except (client.PerigeeError, OSError) as e:
             self._say("stored", len(names), e)
             self.counts.add(refused=len(names))
             return [False] * len(names)
         kept = p.sealed + p.present
         self.counts.add(stored=p.sealed, present=p.present, refused=len(names) - kept)
-        # The client says how many were refused and not which. A page that is stored and said not to be costs nothing.
+        if p.there and not whole and sum(p.there) == kept:
+            return list(p.there)
+        # How many were refused, and not which. A page that is stored and said not to be costs nothing.
         return [kept == len(names)] * len(names)
 
     @staticmethod
