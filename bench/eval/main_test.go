@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -172,4 +173,11 @@ func FuzzPlan(f *testing.F) {
 			t.Error(fmt.Errorf("%w of %s", err, raw))
 		}
 	})
+}
+
+// TestDriver runs the driver's own checks, which need no engine.
+func TestDriver(t *testing.T) {
+	if out, err := exec.Command("python3", "-I", "-B", "drive_vllm_check.py").CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
 }

@@ -1,4 +1,4 @@
-"""The Cache Manager and real engines beside it, for restore.py and bench/eval/vllm.py. Only servers, prompts and numbers; no test."""
+"""The Cache Manager and real engines beside it, for restore.py and bench/eval/drive_vllm.py. Only servers, prompts and numbers; no test."""
 
 import json
 import os

@@ -31,5 +31,5 @@ sweep() {
 trap sweep EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
-"$dir/venv/bin/python" -B bench/eval/vllm.py --sha256 "$sum" --note "${2:-}" "$plan" "$run"
+"$dir/venv/bin/python" -B bench/eval/drive_vllm.py --sha256 "$sum" --note "${2:-}" "$plan" "$run"
 .cache/bin/eval judge -plan "$plan" -run "$run" -out "bench/results/$(date -u +%F)-$(basename "$plan" .json)"

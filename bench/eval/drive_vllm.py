@@ -1,4 +1,4 @@
-"""vllm.py PLAN RUN: drives two real vLLM engines by a plan, one beside the Cache Manager and one without, and writes what happened. Nothing is judged here.
+"""drive_vllm.py PLAN RUN: drives two real vLLM engines by a plan, one beside the Cache Manager and one without, and writes what happened. Nothing is judged here.
 
 Run by scripts/vllm/eval.sh. Both engines have the same core, and only one of them has anything to do at a time; a pair, or a burst, goes to one and then to the other, in
 turns that change (ABBA, drawn by the plan's seed). Whatever a request does is a sample: also that it failed.
@@ -196,8 +196,8 @@ class Bench:
     def restored(self, cell):
         for i, order in enumerate(self.order(cell["clusters"])):
             prompt = tokens(f"{self.plan['seed']} {cell['name']} {i}", cell["tokens"])
-            for arm in order:  # it is computed once by each: what is measured is what comes back
-                streamed(self.arms[arm].url, prompt, 2, f"warm-{next(self.numbers)}", time.monotonic())
+            if "perigee" in self.arms:  # it has computed it once: what is measured is what comes back
+                streamed(self.arms["perigee"].url, prompt, 2, f"warm-{next(self.numbers)}", time.monotonic())
             self.settled()
             self.reset()
             for at, arm in enumerate(order):
