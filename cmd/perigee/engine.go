@@ -39,11 +39,15 @@ type engineCmd struct {
 	PrefillPerToken time.Duration `help:"Time of a prompt token. 0: 125us; negative: none."`
 	DecodePerSeq    time.Duration `help:"Time of each sequence in a decode step. 0: 125us; negative: none."`
 	PerKVToken      time.Duration `name:"per-kv-token" help:"Time to read a context token in a decode step. 0: 20ns; negative: none."`
+	RestoreFixed    time.Duration `help:"Time of a restore from a Cache Manager, whatever its length. 0: 1ms; negative: none."`
+	RestorePerToken time.Duration `help:"Time of a token that is restored. 0: 2us; negative: none."`
 	Seed            uint64        `help:"Seed of the answers."`
 
 	KVEvents     bool   `name:"kv-events" help:"Publish what the prefix cache stores and evicts over ZeroMQ, with replay; as sglang, the load too. /server_info or /kv_event_sources say where."`
 	KVEventsPort int    `name:"kv-events-port" help:"Port of the first engine's events; each engine takes three, for events, replay and load. 0: any free ports."`
 	KVTopic      string `name:"kv-events-topic" help:"Topic of the events."`
+
+	CacheManager string `placeholder:"SOCKET" help:"Socket of a Cache Manager (perigee cache): blocks are published there, and restored from there where the engine's own cache lacks them. Sets --page-bytes to 4096 if it is not given."`
 
 	HideCached bool `help:"Leave prompt_tokens_details null, as real engines do unless asked."`
 	DevMode    bool `help:"vLLM: serve /server_info and /reset_prefix_cache, as with VLLM_SERVER_DEV_MODE=1."`
@@ -101,12 +105,20 @@ func (c *engineCmd) options() enginehttp.Options {
 			MaxBatchTokens: c.MaxBatchTokens, MaxModelLen: c.MaxModelLen, Seed: c.Seed,
 			Timing: engine.Timing{
 				StepFixed: c.StepFixed, PrefillPerToken: c.PrefillPerToken, DecodePerSeq: c.DecodePerSeq, PerKVToken: c.PerKVToken,
-				Speed: c.Speed,
+				RestoreFixed: c.RestoreFixed, RestorePerToken: c.RestorePerToken, Speed: c.Speed,
 			},
 		},
 		Flavor: enginehttp.Flavor(c.Flavor), Models: c.Model, HideCached: c.HideCached, DevMode: c.DevMode,
-		Control: c.Control, ControlAddr: net.JoinHostPort(c.Host, "0"),
+		Control: c.Control, ControlAddr: net.JoinHostPort(c.Host, "0"), CacheManager: c.cacheManager(),
 	}
+}
+
+// cacheManager is the Manager that the engines use, nil for none.
+func (c *engineCmd) cacheManager() *enginehttp.CacheManager {
+	if c.CacheManager == "" {
+		return nil
+	}
+	return &enginehttp.CacheManager{Socket: c.CacheManager}
 }
 
 // start starts all engines. On an error it returns those that run.

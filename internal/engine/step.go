@@ -242,7 +242,7 @@ func (c *Core) extend(s *sequence, i int) BlockHash {
 // meanwhile is a prefix of them.
 func (c *Core) addStored(ev *KVEvent, s *sequence, i int) *KVEvent {
 	if ev == nil {
-		ev = &KVEvent{Kind: BlockStored, BlockSize: c.cfg.BlockSize, LoRA: s.req.LoRA}
+		ev = &KVEvent{Kind: BlockStored, First: i, BlockSize: c.cfg.BlockSize, LoRA: s.req.LoRA}
 		if i > 0 {
 			ev.Parent, ev.HasParent = s.chain[i-1], true
 		} else {

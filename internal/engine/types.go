@@ -91,6 +91,7 @@ type KVEvent struct {
 	// The rest belongs to BlockStored.
 	Parent     BlockHash // of the first of Hashes; meaningful if HasParent
 	HasParent  bool      // false at the start of a prompt
+	First      int       // place of the first of Hashes in its prompt, in blocks
 	Tokens     []uint32  // of all of Hashes; nil where the prompt was given by Request.Blocks
 	BlockSize  int
 	LoRA, Salt string // Salt is set on the event that holds a prompt's first block only, as in vLLM's extra keys
@@ -155,3 +156,8 @@ type Load struct {
 
 // Usage is the fraction of the KV pool that running requests hold, 0 to 1.
 func (l Load) Usage() float64 { return float64(l.UsedTokens) / float64(max(l.CapacityTokens, 1)) }
+
+// HitRate is the share of the prompt tokens that were not computed, restored ones included, 0 to 1; 0 where there were none.
+func (l Load) HitRate() float64 {
+	return float64(l.CacheHitTokens+l.RestoredTokens) / float64(max(l.CacheQueryTokens, 1))
+}

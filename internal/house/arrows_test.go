@@ -126,6 +126,10 @@ var arrows = map[string][]string{
 	// The simulated engine never knows the gateway, nor the gateway it: they meet over HTTP.
 	"internal/engine":     {},
 	"internal/engine/...": {"internal/engine/...", "internal/zmtp"}, // it publishes as real engines do
+	// Its end of a Cache Manager.
+	"internal/engine/offload": {
+		"internal/cache/channel/client", "internal/cache/channel/wire", "internal/cache/core", "internal/cache/state", "internal/chain", "internal/engine",
+	},
 
 	// ZeroMQ's protocol, for the gateway, the simulated engine and the Cache Manager.
 	"internal/zmtp/wire":     {}, // its bytes

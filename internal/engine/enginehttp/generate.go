@@ -180,6 +180,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request, j *job) {
 		reqs[i] = engine.Request{Prompt: p, MaxTokens: j.max, Salt: salt, LoRA: j.body.LoraPath}
 	}
 	c := newCall(j.body.Stream)
+	c.names = s.names(reqs)
 	if err := s.owner.submit(c, reqs, j.rid); err != nil {
 		s.failSubmit(w, err)
 		return

@@ -242,10 +242,7 @@ func (s *Server) loads(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	l, now := s.load(), time.Now()
-	hit := 0.0
-	if l.CacheQueryTokens > 0 {
-		hit = float64(l.CacheHitTokens) / float64(l.CacheQueryTokens)
-	}
+	hit := l.HitRate()
 	rank := map[string]any{
 		"timestamp": float64(now.UnixNano()) / 1e9, "dp_rank": 0,
 		"num_running_reqs": l.Running, "num_waiting_reqs": l.Waiting, "num_waiting_uncached_tokens": l.WaitingUncachedTokens,

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"time"
 
 	"github.com/perigee-llm/perigee/internal/engine"
+	"github.com/perigee-llm/perigee/internal/engine/offload"
 )
 
 // Flavor is the engine whose HTTP interface the server has.
@@ -45,9 +47,25 @@ type Options struct {
 	// KVEvents publishes what the prefix cache stores and evicts, over ZeroMQ. Nil: nothing is published.
 	KVEvents *KVEvents
 
+	// CacheManager has the engine publish its blocks to a Cache Manager, and restore from it what its own cache lacks. Nil: none is used. It
+	// implies pages of DefaultPageBytes where the engine's configuration has none.
+	CacheManager *CacheManager
+
 	// Control serves the fault interface, /_control, on a listener of its own: it must stay reachable while the engine's is down.
 	Control     bool
 	ControlAddr string // empty: 127.0.0.1:0
+}
+
+// DefaultPageBytes is a page of an engine with a Cache Manager: the least that a Manager's slot holds. Real pages are megabytes; what is
+// shown does not depend on it, as a restore takes the time that the timing model says.
+const DefaultPageBytes = 4096
+
+// CacheManager says which Manager an engine uses, and how long requests wait for it.
+type CacheManager struct {
+	// Socket is the Manager's; required.
+	Socket string
+	// LookupWait, RestoreWait and HangAfter are as in offload.Options; 0: its defaults.
+	LookupWait, RestoreWait, HangAfter time.Duration
 }
 
 func (o Options) withDefaults() Options {
@@ -61,7 +79,11 @@ func (o Options) withDefaults() Options {
 		o.Addr = "127.0.0.1:0"
 	}
 	o.KVEvents = o.KVEvents.withDefaults()
-	o.Engine.KVEvents = o.KVEvents != nil
+	o.Engine.KVEvents = o.KVEvents != nil || o.CacheManager != nil
+	o.Engine.Restore = o.CacheManager != nil
+	if o.CacheManager != nil && o.Engine.PageBytes == 0 {
+		o.Engine.PageBytes = DefaultPageBytes
+	}
 	if o.ControlAddr == "" {
 		o.ControlAddr = "127.0.0.1:0"
 	}
@@ -76,6 +98,14 @@ func (o Options) Validate() error {
 	}
 	if slices.Contains(o.Models, "") {
 		errs = append(errs, errors.New("a model id is empty"))
+	}
+	if m := o.CacheManager; m != nil {
+		if m.Socket == "" || m.LookupWait < 0 || m.RestoreWait < 0 || m.HangAfter < 0 {
+			errs = append(errs, errors.New("the Cache Manager's socket is missing, or a wait is negative"))
+		}
+		if o.Engine.BlockSize > offload.MaxBlockTokens {
+			errs = append(errs, fmt.Errorf("a block of %d tokens: a Cache Manager takes %d at most", o.Engine.BlockSize, offload.MaxBlockTokens))
+		}
 	}
 	if k := o.KVEvents; k != nil && k.BufferSteps < 0 {
 		errs = append(errs, errors.New("the KV events' buffer steps are negative"))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/engine"
+	"github.com/perigee-llm/perigee/internal/engine/offload"
 )
 
 // errStopped: the server is closing.
@@ -27,7 +28,8 @@ type owner struct {
 	refs    map[engine.ID]*ref
 	metrics metrics
 	acts    []engine.Action
-	kv      *publisher // nil: nobody is told of the cache
+	kv      *publisher       // nil: nobody is told of the cache
+	outer   *offload.Adapter // nil: there is no Cache Manager
 	changes []*engine.KVEvent
 	told    engine.Load   // the last load that was published
 	toldAt  time.Duration // when
@@ -40,6 +42,7 @@ type ref struct {
 	index    int    // of the choice in the call's answer
 	rid      string // SGLang's request id
 	prompt   int    // tokens
+	names    *offload.Prompt
 	admitted bool
 	// On the core's clock.
 	submitted, started, first, last time.Duration
@@ -159,6 +162,9 @@ func (o *owner) submit(c *call, reqs []engine.Request, rid string) (err error) {
 				return
 			}
 			ref := &ref{id: r.ID, call: c, index: i, rid: rid, prompt: len(r.Prompt), submitted: now}
+			if c.names != nil {
+				ref.names = c.names[i]
+			}
 			o.refs[r.ID] = ref
 			c.refs = append(c.refs, ref)
 			o.metrics.submitted(r.MaxTokens)
@@ -178,6 +184,7 @@ func (o *owner) abort(c *call) {
 		if o.refs[r.id] == r {
 			o.core.Abort(o.now(), r.id)
 			delete(o.refs, r.id)
+			o.dropOuter(r.id)
 		}
 	}
 }
@@ -189,6 +196,7 @@ func (o *owner) abortRID(rid string, all bool) (n int) {
 			if all || (rid != "" && strings.HasPrefix(r.rid, rid)) {
 				o.core.Abort(o.now(), id)
 				delete(o.refs, id)
+				o.dropOuter(id)
 				r.call.put(event{index: r.index, end: endAbort})
 				o.metrics.aborted++
 				n++
@@ -200,16 +208,24 @@ func (o *owner) abortRID(rid string, all bool) (n int) {
 
 // dropAll tells every call that its engine is gone.
 func (o *owner) dropAll() {
-	for _, r := range o.refs {
+	for id, r := range o.refs {
 		r.call.put(event{index: r.index, end: endGone})
+		o.dropOuter(id)
 	}
 	clear(o.refs)
 }
 
 // deliver hands one action to the call that waits for it, and counts it.
 func (o *owner) deliver(a *engine.Action) {
-	if a.Kind == engine.KV {
-		o.changes = append(o.changes, a.Event)
+	switch a.Kind {
+	case engine.KV:
+		o.changed(a)
+		return
+	case engine.Lookup:
+		o.lookUp(a)
+		return
+	case engine.Restore:
+		o.restore(a)
 		return
 	}
 	r, ok := o.refs[a.ID]
@@ -218,6 +234,7 @@ func (o *owner) deliver(a *engine.Action) {
 	}
 	switch a.Kind {
 	case engine.Admitted:
+		o.dropOuter(a.ID) // what was found and is not needed
 		if !r.admitted {
 			r.admitted, r.started = true, a.At
 			r.call.put(event{index: r.index, cached: a.Cached, admitted: true})
@@ -234,6 +251,7 @@ func (o *owner) deliver(a *engine.Action) {
 	case engine.Ended:
 		o.metrics.failed++
 		delete(o.refs, a.ID)
+		o.dropOuter(a.ID)
 		r.call.put(event{index: r.index, end: endCorrupt})
 	}
 }
@@ -262,8 +280,9 @@ type event struct {
 // call is one HTTP request that waits for its sequences. The owner puts events, the request's handler takes them. No more are ever
 // kept than the answer has tokens.
 type call struct {
-	refs  []*ref // the owner's
-	eager bool   // wake for each event; otherwise only when a sequence ends
+	refs  []*ref            // the owner's
+	names []*offload.Prompt // of the prompts, the owner's once submitted; nil without a Cache Manager
+	eager bool              // wake for each event; otherwise only when a sequence ends
 	wake  chan struct{}
 	mu    struct {
 		sync.Mutex

@@ -19,16 +19,16 @@ func (s *Server) writeVLLM(p *page, l engine.Load, m *metrics) {
 	p.one("gauge", "num_requests_running", "Number of requests in model execution batches.", float64(l.Running))
 	p.one("gauge", "num_requests_waiting", "Number of requests waiting to be processed.", float64(l.Waiting))
 	p.head("num_requests_waiting_by_reason", "gauge", "Number of waiting requests by reason.")
-	p.sample("num_requests_waiting_by_reason", `reason="capacity"`, float64(l.Waiting))
-	p.sample("num_requests_waiting_by_reason", `reason="deferred"`, 0)
+	p.sample("num_requests_waiting_by_reason", `reason="capacity"`, float64(l.Waiting-l.Restoring))
+	p.sample("num_requests_waiting_by_reason", `reason="deferred"`, float64(l.Restoring))
 	p.one("gauge", "kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", s.usage(l))
 	p.one("counter", "prefix_cache_queries_total", "Prefix cache queries, in terms of number of queried tokens.", float64(l.CacheQueryTokens))
 	p.one("counter", "prefix_cache_hits_total", "Prefix cache hits, in terms of number of cached tokens.", float64(l.CacheHitTokens))
-	p.one("counter", "external_prefix_cache_queries_total", "External prefix cache queries from KV connector cross-instance cache sharing, in terms of number of queried tokens.", 0)
-	p.one("counter", "external_prefix_cache_hits_total", "External prefix cache hits from KV connector cross-instance cache sharing, in terms of number of cached tokens.", 0)
+	p.one("counter", "external_prefix_cache_queries_total", "External prefix cache queries from KV connector cross-instance cache sharing, in terms of number of queried tokens.", float64(l.LookupTokens))
+	p.one("counter", "external_prefix_cache_hits_total", "External prefix cache hits from KV connector cross-instance cache sharing, in terms of number of cached tokens.", float64(l.RestoredTokens))
 	p.one("counter", "num_preemptions_total", "Cumulative number of preemption from the engine.", float64(l.Preemptions))
 	p.one("counter", "prompt_tokens_total", "Number of prefill tokens processed.", float64(l.PromptTokens))
-	p.one("counter", "prompt_tokens_cached_total", "Number of cached prompt tokens (local + external).", float64(l.CacheHitTokens))
+	p.one("counter", "prompt_tokens_cached_total", "Number of cached prompt tokens (local + external).", float64(l.CacheHitTokens+l.RestoredTokens))
 	p.one("counter", "generation_tokens_total", "Number of generation tokens processed.", float64(l.OutputTokens))
 	p.head("request_success_total", "counter", "Count of successfully processed requests.")
 	// A real vLLM leaves "abort" at 0 when a client has left; so does this.
@@ -59,10 +59,7 @@ func (s *Server) sglangMetrics(w http.ResponseWriter, _ *http.Request) {
 	p := &page{prefix: "sglang:", labels: `engine_type="unified",model_name="` + s.opt.Models[0] + `",pp_rank="0",tp_rank="0"`}
 	_ = s.owner.do(func() {
 		l, m := s.lie(s.owner.core.Load()), &s.owner.metrics
-		hit := 0.0
-		if l.CacheQueryTokens > 0 {
-			hit = float64(l.CacheHitTokens) / float64(l.CacheQueryTokens)
-		}
+		hit := l.HitRate()
 		p.one("gauge", "num_running_reqs", "The number of running requests.", float64(l.Running))
 		p.one("gauge", "num_queue_reqs", "The number of requests in the waiting queue.", float64(l.Waiting))
 		p.one("gauge", "num_used_tokens", "The number of used tokens.", float64(l.UsedTokens))
@@ -72,7 +69,7 @@ func (s *Server) sglangMetrics(w http.ResponseWriter, _ *http.Request) {
 		p.one("gauge", "cache_hit_rate", "The prefix cache hit rate.", hit)
 		p.one("counter", "prompt_tokens_total", "Number of prefill tokens processed.", float64(l.PromptTokens))
 		p.one("counter", "generation_tokens_total", "Number of generation tokens processed.", float64(l.OutputTokens))
-		p.one("counter", "cached_tokens_total", "Number of cached prompt tokens.", float64(l.CacheHitTokens))
+		p.one("counter", "cached_tokens_total", "Number of cached prompt tokens.", float64(l.CacheHitTokens+l.RestoredTokens))
 		p.one("counter", "num_requests_total", "Number of requests processed.", float64(m.byLength))
 		p.one("counter", "num_aborted_requests_total", "Number of requests aborted.", float64(m.aborted))
 		p.histogram("time_to_first_token_seconds", "Histogram of time to first token in seconds.", &m.ttft)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/engine"
+	"github.com/perigee-llm/perigee/internal/engine/offload"
 )
 
 // Server is one simulated engine behind HTTP. Its methods may be called at once.
@@ -89,9 +90,11 @@ func startWith(opt Options, kv *publisher) (*Server, error) {
 		}
 	}
 	s.addr = ln.Addr().String()
+	s.startOuter()
 	if opt.Control {
 		if err := s.startControl(); err != nil {
 			_ = ln.Close()
+			s.closeOuter()
 			return nil, err
 		}
 	}
@@ -152,6 +155,7 @@ func (s *Server) Close() {
 			_ = s.control.Close()
 		}
 		close(s.owner.stop)
+		s.closeOuter()
 		if s.kv != nil {
 			s.kv.down(true)
 		}
@@ -170,6 +174,8 @@ type Stats struct {
 	Down            bool        `json:"down"`             // the listener is closed
 	FaultsMet       int64       `json:"faults_met"`       // requests that met a fault
 	Load            engine.Load `json:"load"`
+	// CacheManager is counted from the server's start, over restarts; nil without Options.CacheManager.
+	CacheManager *offload.Stats `json:"cache_manager,omitempty"`
 }
 
 // Stats returns the counters and the engine's true load, whatever it is told to report.
@@ -179,6 +185,10 @@ func (s *Server) Stats() Stats {
 		Requests: n.requests.Load(), Completed: n.completed.Load(), ClientGone: n.clientGone.Load(), Connections: n.connections.Load(),
 	}
 	_ = s.owner.do(func() { st.Load, st.Aborted = s.owner.core.Load(), s.owner.metrics.aborted }) // zero once stopped
+	if s.owner.outer != nil {
+		m := s.owner.outer.Stats()
+		st.CacheManager = &m
+	}
 	s.mu.Lock()
 	st.OpenConnections, st.Down = len(s.mu.conns), s.mu.listener == nil
 	s.mu.Unlock()
@@ -276,6 +286,9 @@ func (s *Server) restart(d time.Duration) error {
 	stopped := s.owner.do(func() {
 		s.owner.dropAll()
 		err = s.owner.reset()
+		if s.owner.outer != nil {
+			s.owner.outer.Restart()
+		}
 	})
 	if err = errors.Join(err, stopped); err != nil {
 		return err

@@ -1,0 +1,208 @@
+//go:build linux
+
+package offload_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/perigee-llm/perigee/internal/cache/manager"
+	"github.com/perigee-llm/perigee/internal/engine"
+	"github.com/perigee-llm/perigee/internal/engine/enginehttp"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// The engine of these tests: blocks of 16 tokens, 16 of them, so that two prompts of 10 blocks do not fit beside each other.
+const (
+	blockTokens = 16
+	kvBlocks    = 16
+	longWait    = time.Minute // no test waits for it; a machine that is busy may
+)
+
+// rig is an engine and the Manager that it uses.
+type rig struct {
+	*enginehttp.Server
+	t      *testing.T
+	socket string
+	m      *manager.Manager // nil: there is none
+	client *http.Client
+}
+
+// begin starts an engine, and unless absent is set a Manager, which it has registered with then.
+func begin(t *testing.T, absent bool, change ...func(*enginehttp.Options)) *rig {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "po") // a socket's path has at most 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	r := &rig{t: t, socket: filepath.Join(dir, "s"), client: &http.Client{Transport: &http.Transport{}}}
+	t.Cleanup(r.client.CloseIdleConnections)
+	if !absent {
+		r.startManager()
+	}
+	o := enginehttp.Options{
+		Engine:       engine.Config{BlockSize: blockTokens, KVBlocks: kvBlocks, Timing: engine.Timing{Speed: 1000}},
+		CacheManager: &enginehttp.CacheManager{Socket: r.socket, LookupWait: longWait, RestoreWait: longWait, HangAfter: longWait},
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	if r.Server, err = enginehttp.Start(o); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	if !absent {
+		r.registered(1)
+	}
+	return r
+}
+
+func (r *rig) startManager() {
+	r.t.Helper()
+	o := manager.Options{Socket: r.socket, PoolBytes: 4 << 20, Instances: 2, Log: slog.New(slog.DiscardHandler)}
+	o.Pool.NoPrefault = true
+	m, err := manager.Start(o)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.m = m
+	r.t.Cleanup(func() { _ = m.Close() })
+}
+
+// until waits for something, and shows what was counted if it never comes.
+func (r *rig) until(what string, ok func() bool) {
+	r.t.Helper()
+	defer func() {
+		if r.t.Failed() {
+			r.t.Logf("%+v, %+v", r.Stats(), *r.Stats().CacheManager)
+		}
+	}()
+	eventually(r.t, what, ok)
+}
+
+// eventually waits for as long as a machine may take that is very busy.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(longWait)
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// registered waits until the engine has registered so many times.
+func (r *rig) registered(times int64) {
+	r.t.Helper()
+	r.until("registered", func() bool { s := r.Stats().CacheManager; return s.Registered && s.Registrations == times })
+}
+
+// published waits until so many blocks have been written to the Manager, were there, or came to nothing.
+func (r *rig) published(n int64) {
+	r.t.Helper()
+	r.until("published", func() bool { s := r.Stats().CacheManager; return s.Published+s.Present+s.Dropped == n })
+}
+
+// tokens are those of a prompt of so many blocks and one token, which no other number has in common.
+func tokens(prompt, blocks int) (ids []uint32) {
+	for i := range blocks*blockTokens + 1 {
+		ids = append(ids, uint32(prompt*100_000+i))
+	}
+	return ids
+}
+
+type answer struct {
+	status int
+	text   string
+	cached int
+}
+
+// ask has the engine compute a prompt, and one token of an answer.
+func (r *rig) ask(ctx context.Context, prompt, blocks int, more string) (answer, error) {
+	ids, err := json.Marshal(tokens(prompt, blocks))
+	if err != nil {
+		return answer{}, err
+	}
+	body := fmt.Sprintf(`{"prompt":%s,"max_tokens":1%s}`, ids, more)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.URL()+"/v1/completions", bytes.NewReader([]byte(body)))
+	if err != nil {
+		return answer{}, err
+	}
+	res, err := r.client.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		return answer{}, err
+	}
+	var v struct {
+		Choices []struct{ Text string }
+		Usage   struct {
+			Details struct {
+				Cached int `json:"cached_tokens"`
+			} `json:"prompt_tokens_details"`
+		}
+	}
+	if err := json.Unmarshal(text, &v); err != nil {
+		return answer{}, err
+	}
+	a := answer{status: res.StatusCode, cached: v.Usage.Details.Cached}
+	if len(v.Choices) == 1 {
+		a.text = v.Choices[0].Text
+	}
+	return a, nil
+}
+
+// want asks and compares how many tokens were cached.
+func (r *rig) want(prompt, blocks, cached int, more ...string) string {
+	r.t.Helper()
+	a, err := r.ask(r.t.Context(), prompt, blocks, fmt.Sprint(append([]string{""}, more...)[len(more)]))
+	if err != nil || a.status != http.StatusOK || a.cached != cached {
+		r.t.Fatalf("prompt %d: %+v, %v; want %d cached; %+v", prompt, a, err, cached, *r.Stats().CacheManager)
+	}
+	return a.text
+}
+
+// evicted fills the engine's cache with another prompt, and waits until it is published.
+func (r *rig) evicted(prompt int) {
+	r.t.Helper()
+	s := r.Stats().CacheManager
+	r.want(prompt, kvBlocks-1, 0)
+	r.published(s.Published + s.Present + s.Dropped + kvBlocks - 1)
+}
+
+// atRest waits until nothing is held at the Manager, and in the end, without the engine, nothing at all.
+func (r *rig) atRest() {
+	r.t.Helper()
+	r.until("the Manager is at rest", func() bool {
+		u := r.m.Status().Usage
+		return u.Granted+u.Quarantined+u.Leased+u.Reserved+u.Pinned+u.Queries == 0
+	})
+	if l := r.Stats().Load; l.Running+l.Waiting+l.Restoring+l.UsedTokens != 0 {
+		r.t.Errorf("the engine is not at rest: %+v", l)
+	}
+	r.Close()
+	r.until("no session is left", func() bool { st := r.m.Status(); return len(st.Sessions)+st.Connections == 0 })
+	if u := r.m.Status().Usage; u.Granted+u.Quarantined+u.Leased+u.Reserved+u.Pinned+u.Queries != 0 {
+		r.t.Errorf("without the engine the Manager holds %+v", u)
+	}
+}
