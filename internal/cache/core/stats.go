@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/perigee-llm/perigee/internal/cache/storage/dram"
+	"github.com/perigee-llm/perigee/internal/chain"
 )
 
 // Stats counts since the start.
@@ -100,6 +101,18 @@ func (c *Core) Snapshot() iter.Seq[Visible] {
 			}
 		}
 	}
+}
+
+// ChainOf is the name that a block of the session's namespace was published with; zero if it has none, or is not there. It steers, as all names do.
+func (c *Core) ChainOf(id SessionID, group uint32, h Hash) chain.Key {
+	s := c.sessions[id]
+	if s == nil {
+		return chain.Key{}
+	}
+	if p := c.books.FindRun(nil, s.space, group, []Hash{h}, false)[0]; p != dram.None {
+		return c.books.Chain(p)
+	}
+	return c.backed[dram.Key{Space: s.space, Group: group, Hash: h}].chain
 }
 
 // Check returns what is wrong with the books, or "". It is for tests.

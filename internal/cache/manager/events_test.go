@@ -128,6 +128,26 @@ func (l *listener) holds(names ...chain.Key) bool {
 	return maps.Equal(l.names, want)
 }
 
+// TestNamesBehindABlock: who publishes behind a block without its name is told of by the block's own, whoever published that; behind one that is not
+// there, nobody is told.
+func TestNamesBehindABlock(t *testing.T) {
+	m := begin(t, telling, func(o *Options) { o.Instances = 2 })
+	l := m.listen(t)
+	a, b := m.dial(reached("http://a:8000")), m.dial(named("b"), reached("http://b:8000"))
+	names := namesOf(1, 8)
+	if _, err := publish(a, prompt(1, 0, 5)); err != nil {
+		t.Fatal(err)
+	}
+	l.until("five blocks", func() bool { return l.holds(names[:5]...) })
+	if _, err := publish(b, prompt(2, 4, 6)); err != nil { // its parent was never published
+		t.Fatal(err)
+	}
+	if _, err := publish(b, prompt(1, 5, 8)); err != nil {
+		t.Fatal(err)
+	}
+	l.until("what follows them, of another", func() bool { return l.holds(names...) })
+}
+
 // TestEvents: what is published is told when it can be restored, what goes is taken back, engines come and go, a restore has a price.
 func TestEvents(t *testing.T) {
 	m := begin(t, telling, func(o *Options) { o.Instances, o.Admin = 2, "127.0.0.1:0" })

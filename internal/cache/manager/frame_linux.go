@@ -125,6 +125,10 @@ func (m *Manager) locked(f func()) {
 
 func (m *Manager) publish(by *asker, e *wire.Publish) {
 	by.msg = e
+	if len(e.Blocks) > 0 && e.ParentChain.IsZero() && e.Blocks[0].Parent != (core.Hash{}) {
+		// Whoever does not keep names may know its blocks by the engine's hashes alone.
+		m.locked(func() { e.ParentChain = m.mu.core.ChainOf(by.s.id, e.Blocks[0].Group, e.Blocks[0].Parent) })
+	}
 	ev := &core.Publish{Session: by.s.id, Part: e.Part, Scope: e.Scope, Blocks: nameBlocks(e, by.s.model, int(by.s.tokens))}
 	for i := range ev.Blocks {
 		by.chains = append(by.chains, ev.Blocks[i].Chain)
