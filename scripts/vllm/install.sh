@@ -5,7 +5,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 here=scripts/vllm
-dir=$PWD/.cache/vllm
+mkdir -p .cache/vllm
+dir=$(cd .cache/vllm && pwd -P) # its real place: another checkout may have a link to it
 venv=$dir/venv
 
 fail() {
