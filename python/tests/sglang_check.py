@@ -17,7 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from perigee import client  # noqa: E402
 from perigee.client import Credentials, Lease  # noqa: E402
 from perigee.sglang import keeper as keeping  # noqa: E402
-from perigee.sglang import lore, pools, restorable, store  # noqa: E402
+from perigee.sglang import admission, lore, pools, restorable, staging, store  # noqa: E402
 
 P = 4  # tokens of a page
 SOON_S = 60  # for what another thread does; never reached unless something is wrong
@@ -577,6 +577,209 @@ class Keeping(unittest.TestCase):
         k = self.keeper()
         k.close()
         self.assertFalse(k._thread.is_alive())
+
+
+class Question:
+    def __init__(self, keys):
+        self.keys, self.count, self.answer, self.dropped = keys, len(keys), None, False
+
+
+class Rank:
+    """An Admission, and what its questions hold: a slot a page that was found, as the linker's staging memory."""
+
+    def __init__(self, budget=1.0):
+        self.asked, self.held = [], 0
+        self.a = admission.Admission(self.ask, self.drop, budget)
+
+    def ask(self, keys):
+        self.asked.append(Question(keys))
+        return self.asked[-1]
+
+    def drop(self, q):
+        assert not q.dropped, "given back twice"
+        q.dropped = True
+        if q.answer is not None:
+            self.held -= q.answer
+
+    def answer(self, q, hits):
+        if q.answer is None and not q.dropped:
+            q.answer = hits
+            self.held += hits
+            if not self.a.answered(q, hits):
+                self.drop(q)
+
+    def load(self, rid, keys):
+        got = self.a.take(rid, keys)
+        if got is not None:
+            q, skip = got
+            assert q.keys[skip:skip + len(keys)] == keys
+            self.drop(q)
+        return got is not None
+
+
+K = [f"k{i}" for i in range(10)]
+
+
+class Waiting(unittest.TestCase):
+    """One rank."""
+
+    def setUp(self):
+        self.r = Rank()
+        self.a = self.r.a
+
+    def round(self, keys, now, rid="r"):
+        """(hits, whether it is passed over)."""
+        hits = self.a.looked(rid, keys, now) if keys else 0
+        return hits, self.a.agreed(rid, self.a.verdict(rid, now))
+
+    def test_it_waits_for_its_answer(self):
+        self.assertEqual(self.round(K[:6], 0), (0, True))
+        self.assertEqual(self.round(K[:6], 0.5), (0, True))
+        self.assertEqual(len(self.r.asked), 1, "asked once")
+        self.r.answer(self.r.asked[0], 4)
+        self.assertEqual(self.round(K[:6], 0.6), (4, False))
+        self.assertTrue(self.r.load("r", K[:4]))
+        self.a.admitted("r")
+        self.assertEqual((self.r.held, len(self.a)), (0, 0))
+
+    def test_a_miss_goes_at_once(self):
+        self.round(K[:6], 0)
+        self.r.answer(self.r.asked[0], 0)
+        self.assertEqual(self.round(K[:6], 0.1), (0, False))
+
+    def test_its_time_is_up(self):
+        self.round(K[:6], 0)
+        self.assertEqual(self.round(K[:6], 0.99), (0, True))
+        self.assertEqual(self.round(K[:6], 1.0), (0, False))
+        self.r.answer(self.r.asked[0], 6)  # too late
+        self.assertEqual((self.r.held, self.round(K[:6], 1.1)), (0, (0, False)))
+        self.assertEqual(len(self.r.asked), 1)
+
+    def test_an_answer_within_a_round_is_for_the_next(self):
+        """Else the request would go without what was just found."""
+        self.assertEqual(self.a.looked("r", K[:6], 0), 0)
+        self.r.answer(self.r.asked[0], 6)
+        self.assertTrue(self.a.agreed("r", self.a.verdict("r", 0)))
+        self.assertEqual(self.round(K[:6], 0.1), (6, False))
+
+    def test_the_device_cache_has_overtaken_it(self):
+        """SGLang does not ask the linker about a prompt that the device has: without this it would wait for ever."""
+        self.round(K[:6], 0)
+        self.assertEqual(self.round((), 0.1), (0, False))
+        self.r.answer(self.r.asked[0], 6)
+        self.assertEqual((self.r.held, self.r.asked[0].dropped), (0, True))
+
+    def test_the_device_cache_has_a_part(self):
+        self.round(K[:6], 0)
+        self.assertEqual(self.round(K[2:6], 0.1), (0, True))
+        self.r.answer(self.r.asked[0], 5)
+        self.assertEqual(self.round(K[2:6], 0.2), (3, False))
+        self.assertEqual(self.round(K[4:6], 0.3), (1, False), "it waits for room, and the device has more by then")
+        self.assertTrue(self.r.load("r", K[4:5]))
+        self.a.admitted("r")
+        self.assertEqual((len(self.r.asked), self.r.held), (1, 0))
+
+    def test_the_device_cache_has_lost_a_part(self):
+        self.round(K[2:6], 0)
+        self.assertEqual(self.round(K[:6], 0.1), (0, True))
+        self.assertEqual((len(self.r.asked), self.r.asked[0].dropped), (2, True))
+        self.r.answer(self.r.asked[0], 4)
+        self.assertEqual(self.round(K[:6], 0.2), (0, True), "an answer to what is not asked any more")
+        self.r.answer(self.r.asked[1], 6)
+        self.assertEqual(self.round(K[:6], 0.3), (6, False))
+
+    def test_aborted(self):
+        for answered in (False, True):
+            self.round(K[:6], 0, f"r{answered}")
+            q = self.r.asked[-1]
+            if answered:
+                self.r.answer(q, 6)
+            self.a.released(f"r{answered}")
+            self.r.answer(q, 6)
+            self.assertEqual((self.r.held, len(self.a), q.dropped), (0, 0, True))
+        self.a.released("nobody")
+
+    def test_a_load_of_what_was_not_found(self):
+        self.round(K[:6], 0)
+        self.assertFalse(self.r.load("r", K[:3]))
+        self.r.answer(self.r.asked[0], 4)
+        self.assertFalse(self.r.load("r", K[:5]))
+        self.assertFalse(self.r.load("r", K[1:3]))
+        self.assertFalse(self.r.load("another", K[:3]))
+
+    def test_nobody_is_known(self):
+        self.assertEqual((self.a.verdict("r", 0), self.a.agreed("r", admission.GO)), (admission.GO, False))
+
+    def test_random_lives_of_ranks(self):
+        """Ranks whose answers differ and come at other times do the same with each request in each round; nobody waits beyond the budget; whatever is
+        found is loaded or given back."""
+        seed = random.randrange(1 << 30)
+        r = random.Random(seed)
+        with self.subTest(seed=seed):
+            loads = expired = overtaken = 0
+            for ranks in (1, 2, 3):
+                all_ranks = [Rank() for _ in range(ranks)]
+                now, live, number = 0.0, {}, 0
+                for _ in range(1500):
+                    now += r.random() * 0.1
+                    if len(live) < 5:
+                        number += 1
+                        live[f"r{number}"] = [r.randrange(0, 3), r.randrange(3, 11), None]  # what the device has, pages in all, since when it waits
+                    for rank in all_ranks:
+                        waiting = [q for q in rank.asked if q.answer is None and not q.dropped]
+                        if waiting and r.random() < 0.4:
+                            q = r.choice(waiting)
+                            rank.answer(q, r.randrange(q.count + 1))
+                    for rid in list(live):
+                        request = live[rid]
+                        if r.random() < 0.1:
+                            request[0] = r.choice((request[1], r.randrange(request[1])))  # the device's part changes
+                        if r.random() < 0.03:
+                            for rank in all_ranks:
+                                rank.a.released(rid)
+                            del live[rid]
+                            continue
+                        device, total, since = request
+                        keys = [f"{rid}.{i}" for i in range(device, total)]
+                        hits = [rank.a.looked(rid, keys, now) for rank in all_ranks] if keys else [0] * ranks
+                        agreed = max(rank.a.verdict(rid, now) for rank in all_ranks)
+                        passed = {rank.a.agreed(rid, agreed) for rank in all_ranks}
+                        self.assertEqual(len(passed), 1, "all ranks do the same")
+                        if passed == {True}:
+                            request[2] = now if since is None else since
+                            self.assertLess(now - request[2], 1.0, "it waits within its budget")
+                            continue
+                        expired += agreed == admission.EXPIRE
+                        overtaken += not keys and since is not None
+                        if r.random() < 0.3:
+                            continue  # no room in the batch
+                        n = min(hits) if agreed != admission.EXPIRE else 0
+                        if n:
+                            self.assertTrue(all(rank.load(rid, keys[:n]) for rank in all_ranks))
+                            loads += 1
+                        for rank in all_ranks:
+                            rank.a.admitted(rid)
+                        del live[rid]
+                for rank in all_ranks:
+                    rank.a.clear()
+                    for q in rank.asked:
+                        rank.answer(q, q.count)
+                    self.assertEqual((rank.held, len(rank.a)), (0, 0))
+            self.assertGreater(min(loads, expired, overtaken), 5, "the test has seen too little")
+
+
+class StagingMemory(unittest.TestCase):
+    def test_slots(self):
+        s = staging.Staging(4, 4096)
+        a = s.take(3)
+        self.assertEqual((len(set(a)), s.take(2), s.free), (3, None, 1))
+        for i in a:
+            s.view(i)[:] = bytes([i + 1]) * 4096
+            (address, size), = s.place(i)
+            self.assertEqual(bytes(pools.memory(address, size)), bytes([i + 1]) * 4096)
+        s.give(a)
+        self.assertEqual(s.free, 4)
+        self.assertTrue(pools.Shared([s.region()]).covers([s.place(i) for i in range(4)]))
 
 
 if __name__ == "__main__":

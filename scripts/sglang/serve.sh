@@ -38,8 +38,9 @@ done
 [[ -s $dir/installed ]] || { echo "SGLang is not installed: run scripts/sglang/install.sh" >&2; exit 1; }
 [[ -s $model/config.json ]] || { echo "no model in $model: run scripts/vllm/model.py" >&2; exit 1; }
 
+# mem-fraction-static: so much that the engine does not refuse when other programs take memory while it loads; --tokens is what the pool really gets.
 args=(--model-path "$model" --served-model-name "$served" --host 127.0.0.1 --port "$port" --device cpu --attention-backend torch_native --disable-cuda-graph
-	--grammar-backend none --skip-server-warmup --dtype float32 --page-size "$page" --max-total-tokens "$tokens" --mem-fraction-static 0.1
+	--grammar-backend none --skip-server-warmup --dtype float32 --page-size "$page" --max-total-tokens "$tokens" --mem-fraction-static 0.6
 	# What the qualification reads: where cached tokens came from.
 	--enable-cache-report)
 if [[ -n $events ]]; then

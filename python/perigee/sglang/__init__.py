@@ -11,8 +11,8 @@ It promises:
   - A page that is missing, spoiled or late ends the prefix there. SGLang computes the rest. Nothing is reported as stored that is not.
   - No call waits for longer than its budget, and none waits for a Manager that is not there.
 
-storage.py is what SGLang calls; facts.py and hooks.py are the only others that know SGLang. The rest is decided without it. See
-docs/engines-sglang.md for what is proven.
+storage.py is what SGLang calls; facts.py and hooks.py are the only others that know SGLang, and linker.py, which is SGLang's other way to a
+storage, without its host pool. The rest is decided without it. See docs/engines-sglang.md for what is proven.
 """
 
 

@@ -4,17 +4,22 @@ engine serves.
   - What is handed to the backup queue is noted with its tokens, prefix, adapter and salt (lore.py). Without it pages are stored and restored all the
     same, and gateways are not told of them.
   - When weights are changed in place, what was stored is another model's: the backend stops.
+  - With the linker, a request that is being looked up is passed over (admission.py), and what is offloaded is noted with its tokens, too.
 """
 
 import threading
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookSource, HookType
 
-from .lore import Space
+from .lore import UNKNOWN, Lore, Space
 
 CONTROLLER = "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller.HybridCacheController.write_storage"
 TREE = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.write_backup_storage"
 WEIGHTS = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager._select_runners"
+
+ADD = "sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req"
+OFFLOAD = "sglang.srt.mem_cache.unified_cache.unified_cache_linker.UnifiedCacheLinkerWrapper._offload_node"
+RELEASE = "sglang.srt.mem_cache.unified_cache.unified_cache_linker.UnifiedCacheLinkerWrapper.release_request"
 
 _here = threading.local()
 _stop = []  # functions of those who want to know of new weights
@@ -50,20 +55,98 @@ def _weights(*args, **kwargs):
         f("the weights were changed in place")
 
 
+def _install(hooks):
+    """Puts hooks in place, each once a process, and returns those that could not be."""
+    for target, hook, kind in hooks:
+        if target not in _done:
+            _done.append(target)
+            HookRegistry.register(target, hook, kind, source=HookSource(plugin_name="perigee", dist_name="perigee"))
+    HookRegistry.apply_hooks()
+    return [target for target, _, _ in hooks if target not in HookRegistry._patched]
+
+
 def install(on_weights):
-    """Puts the hooks in place, once a process, and returns those that could not be. on_weights(reason) is called whenever weights are changed."""
+    """For a storage backend. on_weights(reason) is called whenever weights are changed."""
     _stop.append(on_weights)
-    if not _done:
-        source = HookSource(plugin_name="perigee", dist_name="perigee")
-        HookRegistry.register(TREE, _node, HookType.AROUND, source=source)
-        HookRegistry.register(CONTROLLER, _written, HookType.AROUND, source=source)
-        HookRegistry.register(WEIGHTS, _weights, HookType.BEFORE, source=source)
-        HookRegistry.apply_hooks()
-        _done.append(True)
-    return [t for t in (TREE, CONTROLLER, WEIGHTS) if t not in HookRegistry._patched]
+    return _install([(TREE, _node, HookType.AROUND), (CONTROLLER, _written, HookType.AROUND), (WEIGHTS, _weights, HookType.BEFORE)])
 
 
 def remove(on_weights):
     """Takes on_weights back; the hooks stay, and do nothing for a backend that is gone."""
     if on_weights in _stop:
         _stop.remove(on_weights)
+
+
+# The linker's.
+
+_linkers = []
+
+
+def _add(original, adder, req, *args, **kwargs):
+    """A request that waits for its pages is not added, and others are."""
+    from sglang.srt.managers.schedule_policy import AddReqResult
+    linker = _of(getattr(adder.tree_cache, "linker", None))
+    if linker is None:
+        return original(adder, req, *args, **kwargs)
+    if linker.agreed(req.rid, agree(adder.tree_cache, linker.verdict(req.rid))):
+        return AddReqResult.CONTINUE
+    result = original(adder, req, *args, **kwargs)
+    if adder.can_run_list and adder.can_run_list[-1] is req:
+        linker.admitted(req.rid)
+    return result
+
+
+def agree(cache, verdict):
+    """The largest verdict of all ranks."""
+    import torch
+    v = torch.tensor([verdict], dtype=torch.int)
+    cache._all_reduce_attn_groups(v, torch.distributed.ReduceOp.MAX)
+    return int(v.item())
+
+
+def _offload(original, wrapper, node_id, transfers, *args, **kwargs):
+    if _of(wrapper) is None:
+        return original(wrapper, node_id, transfers, *args, **kwargs)
+    core = wrapper.cache.tree_core
+    try:
+        spec = core.build_storage_backup_spec(node_id, True)
+        _here.node = (Space(*core.prefetch_anchor_info(node_id)), spec and (spec.hash_value, spec.token_ids, spec.prefix_keys))
+    except Exception:
+        _here.node = None
+    try:
+        return original(wrapper, node_id, transfers, *args, **kwargs)
+    finally:
+        _here.node = None
+
+
+def pages(keys):
+    """What is known of the node that is being offloaded: a lore.Page for each key."""
+    space, spec = getattr(_here, "node", None) or (None, None)
+    if spec is None or not keys:
+        return [UNKNOWN] * len(keys)
+    hashes, tokens, prefix = spec
+    book = Lore(len(tokens) // max(1, len(hashes)))
+    book.note(hashes, tokens, prefix, space)
+    return book.take(keys)
+
+
+def _release(original, wrapper, rid, *args, **kwargs):
+    linker = _of(wrapper)
+    if linker is not None:
+        linker.admitted(rid)
+    return original(wrapper, rid, *args, **kwargs)
+
+
+def _of(wrapper):
+    linker = getattr(wrapper, "cache_linker", None)
+    return linker if linker in _linkers else None
+
+
+def install_admission(linker):
+    _linkers.append(linker)
+    return _install([(ADD, _add, HookType.AROUND), (OFFLOAD, _offload, HookType.AROUND), (RELEASE, _release, HookType.AROUND)])
+
+
+def remove_admission(linker):
+    if linker in _linkers:
+        _linkers.remove(linker)

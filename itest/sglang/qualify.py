@@ -1,0 +1,589 @@
+"""A real SGLang engine and the Cache Manager: what is restored gives the same answers as what is computed, and prefill is really saved.
+
+Run by scripts/sglang/qualify.sh. Prompts are token ids. What an answer should be is what the same engine says to the same prompt under a salt that nobody
+else has: then nothing can be restored or found in its own cache, which each such answer proves by its usage. One engine after another, since
+starting one is what takes the time; the order of ORDER at the end matters.
+"""
+
+import atexit
+import json
+import os
+import pathlib
+import random
+import signal
+import socket
+import statistics
+import sys
+import tempfile
+import threading
+import time
+import unittest
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "itest/vllm"))
+import fleet  # noqa: E402
+from fleet import BIN, Server, Stopwatch, ask, at_once, fetch, free_port, series, wait_until  # noqa: E402
+
+LOGS = fleet.LOGS = ROOT / ".cache/sglang/log"
+MODEL = "tiny"
+PAGE = 16  # tokens
+BYTES = 64 << 10  # of a page: 4 layers, keys and values of 2 heads of 64 in float32
+TOKENS = 16384  # of the device pool; the host pool is twice as large
+SLOTS = 16384  # of the Manager's pool: 1 GiB, more than all of this saves
+ANSWER = 16  # tokens
+LENGTHS = (100, 129, 500, 1000, 1025, 1999, 3000, 4000)
+watch = Stopwatch()
+results = []  # lines for the end
+salts = iter(range(1, 1 << 30))
+
+
+class Manager:
+    """perigee cache. It keeps its ports over restarts."""
+
+    def __init__(self, folder):
+        self.socket, self.port = os.path.join(folder, "cache.sock"), free_port()
+        self.events = [free_port() for _ in range(3)]
+        self.url, self.server = f"http://127.0.0.1:{self.port}", None
+
+    def start(self, pool=SLOTS * BYTES, instances=1):
+        (folder := pathlib.Path(self.socket).parent).mkdir(exist_ok=True)
+        settings = folder / "cache.yaml"
+        settings.write_text(json.dumps({
+            "socket": self.socket, "pool_bytes": pool, "instances": instances, "admin": f"127.0.0.1:{self.port}",
+            "events": dict(zip(("listen", "replay", "snapshot"), (f"127.0.0.1:{p}" for p in self.events)))}))
+        self.server = Server("qualify-manager", [BIN, "cache", "--config", settings])
+        self.server.ready()
+
+    def kill(self):
+        self.server.child.kill()
+        self.server.child.wait()
+        self.server.child.stdout.close()
+
+    def signal(self, number):
+        self.server.child.send_signal(number)
+
+    def stop(self):
+        return self.server.stop()
+
+    def number(self, name, labels=""):
+        return sum(v for k, v in series(self.url).get("perigee_cache_" + name, {}).items() if labels in k)
+
+    def registered(self, n=1):
+        return self.number("sessions") == n
+
+    def quiet(self):
+        """Nothing is being stored, restored or held."""
+        return all(self.number(n) == 0 for n in ("granted_bytes", "pinned_bytes", "copies"))
+
+    def flush(self):
+        return ask(self.url + "/flush", {})["dropped"]
+
+    def arenas(self):
+        """Its pool, by descriptors that the kernel tells of: a file each, open for writing."""
+        folder, seen = f"/proc/{self.server.child.pid}/fd", {}
+        for fd in os.listdir(folder):
+            try:
+                if "/memfd:perigee-arena" in os.readlink(f"{folder}/{fd}") and (s := os.stat(f"{folder}/{fd}")).st_size >= BYTES:
+                    seen[s.st_ino] = f"{folder}/{fd}"
+            except FileNotFoundError:
+                pass
+        return list(seen.values())
+
+
+class Engine:
+    """SGLang with the backend."""
+
+    def __init__(self, manager, folder):
+        self.manager, self.port, self.events, self.replay, self.server = manager, free_port(), free_port(), free_port(), None
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.slow = pathlib.Path(folder, "slow")  # see slow_gets.py
+
+    def start(self, *more, allocator="shm"):
+        extra = {
+            "backend_name": "perigee", "module_path": "slow_gets", "class_name": "SlowStorage", "interface_v1": 1, "hicache_storage_pass_prefix_keys": True,
+            "prefetch_threshold": PAGE, "socket": self.manager.socket, "instance": "qualify", "model": MODEL, "url": self.url, "allocator": allocator,
+            # Budgets that a busy machine does not use up: what is checked is that all is restored.
+            "lookup_ms": 5000, "prefetch_timeout_base": 20}
+        path = f"{ROOT / 'python'}:{ROOT / 'itest/sglang'}"
+        with watch.row("an engine, from nothing to ready"):
+            self.server = Server("qualify-engine", [
+                "env", f"PYTHONPATH={path}", f"PERIGEE_SLOW_GETS={self.slow}", ROOT / "scripts/sglang/serve.sh", "--name", "qualify-engine", "--port", self.port,
+                "--page", PAGE, "--tokens", TOKENS, "--events-port", self.events, "--replay-port", self.replay, "--",
+                "--enable-hierarchical-cache", "--hicache-ratio", "2", "--hicache-write-policy", "write_through", "--hicache-io-backend", "direct",
+                "--hicache-mem-layout", "page_first_direct", "--hicache-storage-prefetch-policy", "timeout", "--hicache-storage-backend", "dynamic",
+                "--hicache-storage-backend-extra-config", json.dumps(extra), *more])
+            self.server.ready()
+
+    def stop(self):
+        if self.server is not None and self.server.child.poll() is None:
+            if self.server.stop() != 0:
+                raise AssertionError("the engine did not end in order")
+
+    def kill(self):
+        os.killpg(int((LOGS / "qualify-engine.pgid").read_text()), signal.SIGKILL)
+        self.server.child.wait()
+        self.server.child.stdout.close()
+
+    def flush(self):
+        """Empties its own caches, once it is idle."""
+        wait_until(lambda: fetch(self.url + "/flush_cache", {})[0] == 200, "the engine is idle, and its caches are flushed")
+
+
+class Answer:
+    def __init__(self, prompt, body):
+        self.prompt, self.ids, meta = prompt, body["output_ids"], body["meta_info"]
+        self.cached = meta["cached_tokens"]
+        self.of = {k: v for k, v in (meta.get("cached_tokens_details") or {}).items() if isinstance(v, int) and v}
+
+
+def tokens(seed, n):
+    """A prompt of n ids of ordinary tokens."""
+    r = random.Random(seed)
+    return [r.randrange(1000, 150000) for _ in range(n)]
+
+
+def restorable(n):
+    """What can be restored of a prompt: whole pages, and one token is always computed."""
+    return (n - 1) // PAGE * PAGE
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        began = time.monotonic()
+        self.addCleanup(lambda: watch.rows.append((self.id().removeprefix("__main__."), time.monotonic() - began)))
+
+    def say(self, prompt, n=ANSWER, salt=None):
+        body = {"input_ids": prompt, "sampling_params": {"max_new_tokens": n, "temperature": 0, "ignore_eos": True}}
+        return Answer(prompt, ask(engine.url + "/generate", body | ({"cache_salt": salt} if salt else {})))
+
+    def computed(self, prompt, n=ANSWER):
+        """What the engine says if it computes everything."""
+        a = self.say(prompt, n, f"only-{os.getpid()}-{next(salts)}")
+        self.assertEqual(a.cached, 0)
+        return a.ids
+
+    def store(self, prompts, n=ANSWER, salt=None):
+        """Says prompts that have no page in common with each other or with anything, and waits until the Manager has all pages of them: it is told of them after
+        the answer. What is waited for is its pool's growth, so nothing else may be stored meanwhile."""
+        wait_until(manager.quiet, "nothing else is stored")
+        before = manager.number("published_blocks_total", 'disposition="write"')
+        answers = [self.say(p, n, salt) for p in prompts]
+        pages = sum((len(p) + n - 1) // PAGE for p in prompts)
+        wait_until(lambda: manager.number("published_blocks_total", 'disposition="write"') - before >= pages and manager.quiet(), f"{pages} pages are stored")
+        return answers
+
+    def empty(self):
+        """The engine's own caches are empty, and their memory has something else in it."""
+        engine.flush()
+        for _ in range(3):
+            self.say(tokens(f"between {next(salts)}", 4000), 1)
+        engine.flush()
+
+    def restored(self, got, want):
+        """An answer that is right, with all of its prompt that can be from the Manager."""
+        n = restorable(len(got.prompt))
+        self.assertEqual((got.of, got.ids), ({"storage": n} if n else {}, want), len(got.prompt))
+
+
+class Restored(Case):
+    """In one engine, after a flush."""
+
+    def test_lengths(self):
+        prompts = [tokens(f"length {n} {i}", n) for n in LENGTHS for i in range(2)]
+        want = self.store(prompts)
+        self.assertEqual([a.cached for a in want], [0] * len(prompts))
+        self.empty()
+        copied = manager.number("copied_bytes_total", "restore")
+        for p, w in zip(prompts, want):
+            self.restored(self.say(p), w.ids)
+        copied = manager.number("copied_bytes_total", "restore") - copied
+        pages = sum(restorable(len(p)) for p in prompts) // PAGE
+        self.assertEqual(copied, pages * BYTES, "each byte once, by the Manager")
+        results.append(f"{len(prompts)} prompts of {min(LENGTHS)} to {max(LENGTHS)} tokens after a flush: {pages * PAGE} of {sum(map(len, prompts))} tokens restored, answers equal; "
+                       f"{copied / (pages * BYTES):.2f} bytes copied for each restored")
+
+    def test_the_answer_depends_on_what_is_restored(self):
+        """Else equal answers would prove nothing: prompts that differ in their first page alone are answered differently."""
+        tail = tokens("tail", 1000)
+        answers = {tuple(self.computed(tokens(f"head {i}", PAGE) + tail)) for i in range(4)}
+        self.assertEqual(len(answers), 4)
+
+    def test_partial_hits(self):
+        whole = tokens("partial", 2000)
+        self.store([whole])
+        for shared in (64, 700, 1280, 1999):
+            with self.subTest(shared=shared):
+                p = whole[:shared] + tokens(f"other {shared}", 1500)
+                want = self.computed(p)
+                self.empty()
+                got = self.say(p)
+                self.assertEqual((got.of, got.ids), ({"storage": shared // PAGE * PAGE}, want))
+
+    def test_the_engine_has_a_part(self):
+        p = tokens("both", 3000)
+        (want,) = self.store([p])
+        self.empty()
+        self.say(p[:1000], 1)  # from the Manager, and then the engine's own
+        got = self.say(p)
+        self.assertEqual((got.cached, got.ids), (restorable(3000), want.ids))
+        self.assertEqual(got.of, {"device": 992, "storage": restorable(3000) - 992})
+
+    def test_what_was_answered_is_restored_too(self):
+        p = tokens("a turn", 500)
+        (first,) = self.store([p], 200)
+        again = p + first.ids + tokens("next turn", 100)
+        want = self.computed(again)
+        self.empty()
+        got = self.say(again)
+        # The last token of an answer is never computed, so that its page may lack it.
+        self.assertEqual((got.of, got.ids), ({"storage": (500 + 199) // PAGE * PAGE}, want))
+
+    def test_salts_are_apart(self):
+        p = tokens("salted", 1000)
+        (want,) = self.store([p], salt="tenant-a")
+        self.empty()
+        self.assertEqual(self.say(p, salt="tenant-b").cached, 0)
+        self.assertEqual(self.say(p).cached, 0)
+        self.empty()
+        self.restored(self.say(p, salt="tenant-a"), want.ids)
+
+    def test_at_once(self):
+        prompts = [tokens(f"at once {i}", 600 + 97 * i) for i in range(8)]
+        want = [a.ids for a in self.store(prompts)]
+        for n in (1, 4, 8):
+            with self.subTest(concurrency=n):
+                self.empty()
+                for first in range(0, 8, n):
+                    for got, w in zip(at_once([lambda p=p: self.say(p) for p in prompts[first:first + n]]), want[first:first + n]):
+                        self.restored(got, w)
+
+    def test_one_prompt_eight_times_at_once(self):
+        p = tokens("eight times", 2500)
+        (want,) = self.store([p])
+        self.empty()
+        got = at_once([lambda: self.say(p)] * 8)
+        self.assertEqual([a.ids for a in got], [want.ids] * 8)
+        self.assertEqual({a.cached for a in got}, {restorable(2500)})
+
+
+class Times(Case):
+    """Time to the first token, restored and recomputed in turns. No bound: the machine is anybody's."""
+
+    def first(self, prompt, salt=None):
+        body = {"input_ids": prompt, "sampling_params": {"max_new_tokens": 2, "temperature": 0, "ignore_eos": True}, "stream": True} | ({"cache_salt": salt} if salt else {})
+        r = urllib.request.Request(engine.url + "/generate", json.dumps(body).encode(), {"Content-Type": "application/json"})
+        t = time.monotonic()
+        with urllib.request.urlopen(r, timeout=300) as answer:
+            first = answer.readline()
+            took = time.monotonic() - t
+            answer.read()
+        return took, json.loads(first.removeprefix(b"data: "))["meta_info"]["cached_tokens"]
+
+    def test_first_token(self):
+        for n in (1000, 2000, 4000, 8000):
+            p = tokens(f"time {n}", n)
+            self.store([p])
+            restored, computed = [], []
+            for _ in range(3):
+                self.empty()
+                took, cached = self.first(p)
+                self.assertEqual(cached, restorable(n))
+                restored.append(took)
+                took, cached = self.first(p, f"time {next(salts)}")
+                self.assertEqual(cached, 0)
+                computed.append(took)
+            show = lambda t: f"{1000 * statistics.median(t):.0f} ms ({1000 * min(t):.0f} to {1000 * max(t):.0f})"
+            line = f"{n} tokens to the first token: restored {show(restored)}, computed {show(computed)}"
+            results.append(line)
+            print(line, flush=True)
+
+
+class Aborted(Case):
+    def leave(self, prompt, after):
+        """Sends a request and closes the connection."""
+        body = json.dumps({"input_ids": prompt, "sampling_params": {"max_new_tokens": 4, "temperature": 0}, "stream": True}).encode()
+        s = socket.create_connection(("127.0.0.1", engine.port))
+        s.sendall(b"POST /generate HTTP/1.1\r\nHost: e\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        time.sleep(after)
+        s.close()
+
+    def test_abort_during_a_restore(self):
+        p = tokens("left", 3000)
+        (want,) = self.store([p])
+        self.empty()
+        engine.slow.write_text("1.5")
+        try:
+            self.leave(p, 0.7)
+            self.leave(p, 0.2)
+        finally:
+            engine.slow.unlink()
+        engine.flush()
+        wait_until(manager.quiet, "nothing is held")
+        self.restored(self.say(p), want.ids)
+
+    def test_many_aborts(self):
+        prompts = [tokens(f"many {i}", 1500) for i in range(6)]
+        want = self.store(prompts)
+        self.empty()
+        r = random.Random(7)
+        for _ in range(30):
+            self.leave(r.choice(prompts), r.random() * 0.1)
+        engine.flush()
+        wait_until(manager.quiet, "nothing is held")
+        self.assertEqual([self.say(p).ids for p in prompts], [w.ids for w in want])
+
+
+class Flipped(Case):
+    """A bit that changes in the Manager's pool is never served."""
+
+    def begin(self, name):
+        manager.flush()
+        (path,) = manager.arenas()
+
+        def look():
+            with open(path, "rb", buffering=0) as f:
+                return [hash(os.pread(f.fileno(), BYTES, i * BYTES)) for i in range(SLOTS)]
+
+        before, p = look(), tokens(name, 2000)
+        (want,) = self.store([p])
+        mine = [i for i, (a, b) in enumerate(zip(before, look())) if a != b]
+        self.assertEqual(len(mine), (2000 + ANSWER - 1) // PAGE, "the slots that it was stored to")
+        self.empty()
+        return path, p, want.ids, mine
+
+    def flip(self, path, slots):
+        with open(path, "r+b", buffering=0) as f:
+            for slot in slots:
+                at = slot * BYTES + 12345
+                os.pwrite(f.fileno(), bytes([os.pread(f.fileno(), 1, at)[0] ^ 4]), at)
+
+    def test_one_bit(self):
+        path, p, want, mine = self.begin("one bit")
+        spoiled = manager.number("spoiled_pages_total")
+        self.flip(path, [random.Random(3).choice(mine)])
+        got = self.say(p)
+        self.assertEqual(got.ids, want)
+        self.assertLess(got.cached, restorable(2000))
+        self.assertEqual(manager.number("spoiled_pages_total") - spoiled, 1)
+        wait_until(manager.quiet, "it is stored anew")
+        self.empty()
+        wait_until(lambda: self.say(p).cached == restorable(2000), "it was stored anew")
+
+    def test_a_bit_in_each_page(self):
+        path, p, want, mine = self.begin("each page")
+        self.flip(path, mine)
+        self.assertEqual(self.say(p).ids, want)
+
+
+class Lost(Case):
+    """The Manager goes away while the engine serves."""
+
+    def serve(self, during):
+        """Requests run while during() does; all of them are answered as they should be."""
+        prompts = [tokens(f"lost {self.id()} {i}", 1200 + 50 * i) for i in range(6)]
+        want = [a.ids for a in self.store(prompts)]
+        self.empty()
+        stop, wrong, count = threading.Event(), [], [0]
+
+        def ask_on(i):
+            r = random.Random(i)
+            while not stop.is_set():
+                k = r.randrange(len(prompts))
+                try:
+                    if self.say(prompts[k]).ids != want[k]:
+                        wrong.append(k)
+                except Exception as e:
+                    wrong.append(e)
+                count[0] += 1
+                if i == 0:
+                    fetch(engine.url + "/flush_cache", {})
+
+        threads = [threading.Thread(target=ask_on, args=(i,)) for i in range(3)]
+        for t in threads:
+            t.start()
+        try:
+            during(count)
+        finally:
+            stop.set()
+            for t in threads:
+                t.join()
+        self.assertEqual(wrong, [])
+        return prompts, want
+
+    def served(self, count, more=6):
+        n = count[0]
+        wait_until(lambda: count[0] >= n + more, f"{more} more requests", 300)
+
+    def again(self):
+        """It is registered again, stores and restores."""
+        wait_until(manager.registered, "it has registered again")
+        engine.flush()
+        prompts = [tokens(f"again {self.id()} {i}", 700) for i in range(3)]
+        want = self.store(prompts)
+        self.empty()
+        for p, w in zip(prompts, want):
+            self.restored(self.say(p), w.ids)
+
+    def test_killed_and_restarted(self):
+        def during(count):
+            for _ in range(2):
+                self.served(count)
+                manager.kill()
+                self.served(count)
+                manager.start()
+                wait_until(manager.registered, "it has registered again")
+
+        self.serve(during)
+        self.again()
+
+    def test_killed_during_a_restore(self):
+        p = tokens("killed in a restore", 3000)
+        (want,) = self.store([p])
+        self.empty()
+        engine.slow.write_text("1")
+        try:
+            killer = threading.Timer(0.5, manager.kill)
+            killer.start()
+            got = self.say(p)
+            killer.join()
+        finally:
+            engine.slow.unlink()
+        self.assertEqual(got.ids, want.ids)
+        manager.start()
+        self.again()
+
+    def test_stopped_for_a_while(self):
+        """A Manager that hangs is worse than one that is gone: everything has its own end."""
+        def during(count):
+            self.served(count)
+            manager.signal(signal.SIGSTOP)
+            try:
+                self.served(count)
+            finally:
+                manager.signal(signal.SIGCONT)
+            self.served(count)
+
+        self.serve(during)
+        # The session may have ended, and a Manager that lives waits for the engine's processes before it gives their memory to anybody.
+        engine.flush()
+        manager.kill()
+        manager.start()
+        self.again()
+
+    def test_a_small_pool(self):
+        """128 pages, of which each prompt takes 75 and more: blocks are evicted and refused all the time."""
+        manager.kill()
+        manager.start(128 * BYTES)
+        wait_until(manager.registered, "it has registered again")
+        prompts = [tokens(f"small {i}", 1200 + 50 * i) for i in range(6)]
+        want = [self.computed(p) for p in prompts]
+        for _ in range(3):
+            engine.flush()
+            self.assertEqual([self.say(p).ids for p in prompts], want)
+        self.assertGreater(manager.number("removed_blocks_total", "evicted"), 0)
+        engine.flush()
+        manager.kill()
+        manager.start()
+        self.again()
+
+
+class Fresh(Case):
+    """In an engine that was just started."""
+
+    def test_fresh(self):
+        prompts = [tokens(f"fresh {n}", n) for n in LENGTHS]
+        want = self.store(prompts)
+        engine.stop()
+        wait_until(lambda: manager.number("sessions") == 0, "the engine has gone")
+        engine.start()
+        wait_until(manager.registered, "it has registered")
+        for p, w in zip(prompts, want):
+            self.restored(self.say(p), w.ids)
+        results.append(f"{len(prompts)} prompts in a fresh engine: {sum(map(restorable, map(len, prompts)))} of {sum(map(len, prompts))} tokens restored, answers equal")
+
+
+class Gateway(Case):
+    """A gateway before the engine, that hears of it and of the Manager: a prompt of which the Manager alone has the pages is known by both their names."""
+
+    def test_what_the_manager_has_is_known(self):
+        gateway = None
+        port, admin = free_port(), free_port()
+        config = {
+            "models": [{"id": MODEL, "policy": "cost", "tokenizer": str(ROOT / ".cache/sglang/model")}],
+            "discovery": {"static": {"workers": [{"id": "sglang", "url": engine.url}]}},
+            "managers": [{"id": "host", **dict(zip(("events", "replay", "snapshot"), (f"tcp://127.0.0.1:{p}" for p in manager.events)))}],
+            "server": {"port": port, "admin": {"port": admin}, "shutdown_drain": "0s"},
+        }
+        file = LOGS / "qualify-gateway.yaml"
+        LOGS.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(config, indent=1))
+        gateway = Server("qualify-gateway", [BIN, "serve", "--config", file])
+        self.addCleanup(gateway.stop)
+        gateway.ready()
+        front, back = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin}"
+        wait_until(lambda: fetch(front + "/readyz")[0] == 200, "the gateway serves the model")
+
+        def say(prompt, ident):
+            a = ask(front + "/v1/completions", {"model": MODEL, "prompt": prompt, "max_tokens": ANSWER, "temperature": 0, "ignore_eos": True}, {"X-Request-ID": ident})
+            return (a["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0, a["choices"][0]["text"]
+
+        def decision(ident):
+            found = ask(f"{back}/debug/decisions?request={ident}")["decisions"]
+            return found[0] if len(found) == 1 and found[0]["done"] else None
+
+        prompts = [tokens(f"gateway {i}", 3000) for i in range(2)]
+        self.store(prompts)
+        wait_until(lambda: manager.number("events_unnamed_blocks_total") >= 0, "the Manager tells")
+        self.empty()
+        say(prompts[0], "first")  # has a price afterwards: unknown is not free
+        for i, p in enumerate(prompts):
+            self.empty()
+            time.sleep(2)
+            cached, _ = say(p, f"ask-{i}")
+            d = wait_until(lambda: decision(f"ask-{i}"), "the decision is in the log")
+            print(f"the gateway's decision: {json.dumps(d)[:1500]}", flush=True)
+            self.assertEqual(cached, restorable(3000))
+            self.assertGreaterEqual(d.get("matched_tokens", 0), restorable(3000) - PAGE)
+
+
+folder = tempfile.TemporaryDirectory()
+manager = Manager(folder.name)
+engine = Engine(manager, folder.name)
+
+
+def sweep():
+    """What an interrupted run leaves."""
+    for server in (engine.server, manager.server):
+        if server is not None and server.child.poll() is None:
+            server.child.send_signal(signal.SIGCONT)
+            server.child.terminate()
+
+
+def setUpModule():
+    atexit.register(sweep)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the one exception that unittest lets through
+    unittest.addModuleCleanup(folder.cleanup)
+    manager.start()
+    unittest.addModuleCleanup(lambda: manager.server.child.poll() is None and manager.stop())
+    engine.start()
+    unittest.addModuleCleanup(engine.stop)
+    wait_until(manager.registered, "the engine has registered")
+
+
+ORDER = [Restored, Times, Aborted, Gateway, Flipped, Lost, Fresh]
+
+
+def load_tests(loader, *_):
+    return unittest.TestSuite(loader.loadTestsFromTestCase(c) for c in ORDER)
+
+
+if __name__ == "__main__":
+    if not os.access(BIN, os.X_OK):
+        sys.exit(f"{BIN}: missing; run: make build")
+    program = unittest.main(exit=False, verbosity=2)
+    print("what took how long:")
+    watch.print()
+    for line in results:
+        print("   ", line)
+    sys.exit(not program.result.wasSuccessful())
