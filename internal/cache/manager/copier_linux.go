@@ -203,8 +203,6 @@ func (c *copier) give(j *copyJob, bad int, mismatch bool) (ended bool) {
 
 // copyPages copies some pages of a job. For a restore it says which one is the first that could not be; what is behind it is of no use.
 func (m *Manager) copyPages(j *copyJob, from, to int) (bad int, mismatch bool) {
-	m.mem.RLock() // for a batch, so that nobody waits long for the arenas
-	defer m.mem.RUnlock()
 	for i := from; i < to; i++ {
 		if j.slots[i].Bytes == 0 {
 			continue
@@ -225,6 +223,8 @@ func (m *Manager) copyPages(j *copyJob, from, to int) (bad int, mismatch bool) {
 
 // copyIn copies page i from where it lies into its slot, and makes the checksum of what has arrived there.
 func (m *Manager) copyIn(j *copyJob, i int) core.CopiedPage {
+	m.mem.RLock() // for each, so that nobody waits long for the arenas
+	defer m.mem.RUnlock()
 	slot, err := m.slotOf(&j.slots[i])
 	if err != nil {
 		return core.CopiedPage{}
@@ -243,6 +243,8 @@ func (m *Manager) copyIn(j *copyJob, i int) core.CopiedPage {
 // copyOut copies page i out of its slot, and then compares the slot with its checksum: in this order a page that is changed before or while it is
 // copied is found, and one that is changed behind it has been copied already. The core has both in its cache.
 func (m *Manager) copyOut(j *copyJob, i int) error {
+	m.mem.RLock()
+	defer m.mem.RUnlock()
 	slot, err := m.slotOf(&j.slots[i])
 	if err != nil {
 		return err

@@ -5,86 +5,11 @@ package manager
 import (
 	"context"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/zeebo/xxh3"
-	"golang.org/x/sys/unix"
-
-	"github.com/perigee-llm/perigee/internal/cache/channel/client"
-	"github.com/perigee-llm/perigee/internal/cache/core"
 )
-
-// engineMemory is an engine's host pool as SGLang makes it: a memfd that nobody can seal, the keys of all pages and then their values.
-type engineMemory struct {
-	file *os.File
-	mem  []byte
-	page int
-}
-
-func newMemory(t testing.TB, pages, page int) *engineMemory {
-	t.Helper()
-	e := &engineMemory{page: page}
-	fd, err := unix.MemfdCreate("engine", unix.MFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
-	e.file = os.NewFile(uintptr(fd), "engine")
-	t.Cleanup(func() { e.file.Close() })
-	if err := unix.Fallocate(fd, 0, 0, int64(pages*page)); err != nil {
-		t.Fatal(err)
-	}
-	e.mem, err = unix.Mmap(fd, 0, pages*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { unix.Munmap(e.mem) })
-	return e
-}
-
-// pieces are where page i lies: keys and values.
-func (e *engineMemory) pieces(pool uint32, i int) []core.Piece {
-	half, rest := e.page/2, e.page-e.page/2
-	pages := len(e.mem) / e.page
-	return []core.Piece{
-		{Pool: pool, Offset: uint64(i * half), Length: uint32(half)},
-		{Pool: pool, Offset: uint64(pages*half + i*rest), Length: uint32(rest)},
-	}
-}
-
-// pages are pages from on to to.
-func (e *engineMemory) pages(pool uint32, from, to int) *core.Pages {
-	p := &core.Pages{}
-	for i := from; i < to; i++ {
-		p.Counts = append(p.Counts, 2)
-		p.Pieces = append(p.Pieces, e.pieces(pool, i)...)
-	}
-	return p
-}
-
-// at is the bytes of a page's pieces.
-func (e *engineMemory) at(x core.Piece) []byte { return e.mem[x.Offset : x.Offset+uint64(x.Length)] }
-
-func (e *engineMemory) get(i int) (page []byte) {
-	for _, x := range e.pieces(0, i) {
-		page = append(page, e.at(x)...)
-	}
-	return page
-}
-
-func (e *engineMemory) set(i int, page []byte) {
-	for _, x := range e.pieces(0, i) {
-		page = page[copy(e.at(x), page):]
-	}
-}
-
-func (e *engineMemory) offer(t testing.TB, s *client.Session, pool uint32) {
-	t.Helper()
-	if err := s.OfferPool(context.Background(), pool, e.file, uint64(len(e.mem))); err != nil {
-		t.Fatal(err)
-	}
-}
 
 // BenchmarkOffered publishes 128 pages out of an engine's memory and restores them into it, in pages of several sizes, beside a loop that copies and
 // checksums the same pieces in one goroutine, between the same kinds of memory, in turns. The metrics that count are the shares of the loop's speed:
