@@ -47,6 +47,10 @@ func victim(step, socket string) {
 		fmt.Println("manager:", err)
 		return
 	}
+	if strings.HasPrefix(step, "offer ") {
+		offerVictim(step, socket)
+		return
+	}
 	s, err := client.Dial(context.Background(), client.Options{Socket: socket, Instance: "victim", Ranks: namespaces(1, pageBytes)})
 	if err != nil {
 		fmt.Println("victim:", err)
