@@ -120,6 +120,7 @@ class Bench:
         self.plan, self.folder, self.setup = plan, folder, plan["setup"]
         self.draw = random.Random(plan["seed"])
         self.samples, self.counters, self.numbers = [], [], itertools.count()
+        self.next_line = 0.0
         self.arrivals = {}  # by the request's id, for the timeline
         self.manager = Manager("eval-manager", folder, self.setup["pool_bytes"])
         self.arms = {name: Engine(f"eval-{name}", self.setup["blocks"], self.setup["max_len"], self.setup["max_seqs"]) for name in plan["arms"]}
@@ -164,6 +165,13 @@ class Bench:
             return {"cell": cell["name"], "arm": arm, "pair": cluster * cell["concurrency"] + i, "cluster": cluster, "order": order, "expect": expect, "ident": ident} | got
 
         self.samples += at_once([lambda i=i, p=p: one(i, p) for i, p in enumerate(prompts)])
+        self.progress()
+
+    def progress(self):
+        """A line a minute: a run takes long, and may hang."""
+        if time.monotonic() > self.next_line:
+            self.next_line = time.monotonic() + 60
+            print(f"  {len(self.samples)} requests", flush=True)
 
     def settled(self):
         """Nothing that came before is still going on."""
@@ -273,14 +281,18 @@ def main():
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     out = {"version": 1, "plan_sha256": a.sha256, "plan_committed": committed(a.plan.resolve()), "versions": versions()}
     with tempfile.TemporaryDirectory() as folder:
-        bench, load = Bench(plan, folder), Load()
+        bench, load, cut = Bench(plan, folder), Load(), None
         try:
             bench.start()
             groups = {os.getpgid(0)} | {e.group() for e in bench.arms.values()} | {os.getpgid(bench.manager.server.child.pid)}
             out["started"], began, busy, own = stamp(), time.monotonic(), busy_seconds(), used_by(in_groups(groups))
             load.start()
-            for cell in plan["cells"]:
-                bench.run(cell)
+            try:
+                for cell in plan["cells"]:
+                    bench.run(cell)
+            except (Exception, KeyboardInterrupt) as e:  # what there is, is kept: a cell that lacks samples is judged as unknown
+                cut = e
+                print(f"cut off: {type(e).__name__}: {e}", file=sys.stderr, flush=True)
             took, ours = time.monotonic() - began, used_by(in_groups(groups)) - own
             place = where(a.note) | {"cpu_seconds": round(took * os.cpu_count(), 1), "others_seconds": round(max(busy_seconds() - busy - ours, 0), 1)}
         finally:
@@ -291,6 +303,8 @@ def main():
     out |= {"ended": stamp(), "where": place, "load": load.points, "counters": bench.counters, "samples": bench.samples}
     a.run.write_text(json.dumps(out))
     print(f"{len(bench.samples)} requests in {took:.0f} s", flush=True)
+    if cut is not None:
+        sys.exit(1)
 
 
 if __name__ == "__main__":
