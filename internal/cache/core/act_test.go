@@ -7,7 +7,9 @@ import (
 
 // act lets a client say something: mostly what makes sense, now and then what does not.
 func (s *sim) act(c *client) {
-	switch n := s.r.IntN(40); {
+	switch n := s.r.IntN(47); {
+	case n >= 40:
+		s.copies(c)
 	case n < 8:
 		s.publish(c)
 	case n < 19:
@@ -91,6 +93,11 @@ func (s *sim) seal(c *client) {
 		g = nil
 	}
 	e := &Sealed{Session: c.id, Slot: slot, Checksum: s.r.Uint64()}
+	if g != nil && g.copy != 0 {
+		s.event(e)
+		s.wantRefused(true, Repeated)
+		return
+	}
 	if g != nil {
 		e.Checksum = tagOf(g.key, g.part) // what is published for one key is one content, unless somebody lies
 		s.m.memory[placeOf(slot)] = e.Checksum
@@ -113,6 +120,11 @@ func (s *sim) abandon(c *client) {
 	slot := s.slotOf(c)
 	g := s.m.grants[slot]
 	known := g != nil && g.sess == c.id
+	if known && g.copy != 0 {
+		s.event(&Abandoned{c.id, slot})
+		s.wantRefused(true, Repeated)
+		return
+	}
 	if known {
 		delete(s.m.grants, slot)
 		delete(s.m.writers, placeOf(slot))
@@ -306,24 +318,31 @@ func (s *sim) known(c *client, id LeaseID) *modelLease {
 
 func (s *sim) start(c *client) {
 	e := &Start{Session: c.id, Lease: s.leaseOf(c), Consumer: uint32(s.r.IntN(s.parts))}
-	l, class := s.known(c, e.Lease), NoClass
-	switch {
-	case l == nil:
-		class = StaleLease
-	case e.Consumer >= l.consumers:
-		class = Invalid
-	case l.started[e.Consumer]:
-		class = Repeated
-	case l.closed || l.spoiled:
-		class = StaleLease
-		l.closed = true
-		l.failed = l.failed || l.spoiled
-	default:
+	l := s.known(c, e.Lease)
+	class := s.mayStart(l, e.Consumer)
+	if class == NoClass {
 		l.started[e.Consumer] = true
 		l.deadline = s.m.now + s.m.patience
 	}
 	s.event(e)
 	s.wantRefused(class != NoClass, class)
+}
+
+// mayStart is why a consumer may not start on a lease; nil: there is none.
+func (s *sim) mayStart(l *modelLease, consumer uint32) Class {
+	switch {
+	case l == nil:
+		return StaleLease
+	case consumer >= l.consumers:
+		return Invalid
+	case l.started[consumer]:
+		return Repeated
+	case l.closed || l.spoiled:
+		l.closed = true
+		l.failed = l.failed || l.spoiled
+		return StaleLease
+	}
+	return NoClass
 }
 
 func (s *sim) copied(c *client) {
@@ -332,7 +351,7 @@ func (s *sim) copied(c *client) {
 	switch {
 	case l == nil:
 		class = StaleLease
-	case e.Consumer >= l.consumers || !l.started[e.Consumer]:
+	case e.Consumer >= l.consumers || !l.started[e.Consumer] || l.ours[e.Consumer]:
 		class = Invalid
 	case l.done[e.Consumer]:
 		class = Repeated
@@ -387,6 +406,7 @@ func (s *sim) release(c *client) {
 // event steps the core and reads its actions as a shell would.
 func (s *sim) event(ev Event) {
 	s.log = append(s.log, s.m.now.String()+" "+eventText(ev))
+	s.answersTo = ev
 	s.answers = s.c.Step(s.m.now, ev, nil)
 	s.endLeases()
 	for _, a := range s.answers {

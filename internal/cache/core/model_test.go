@@ -30,7 +30,9 @@ type model struct {
 	alive   map[SessionID]bool
 	parents map[blockKey]blockKey // of blocks in memory, visible or filling, as they began
 	filling map[blockKey]*modelFill
-	spare   blockKey // the parent of what is being published: it may not go for its child
+	copies  map[CopyID]*modelCopy
+	late    map[SessionID]bool // fenced, but for copies of the shell's
+	spare   blockKey           // the parent of what is being published: it may not go for its child
 	fail    func(format string, args ...any)
 }
 
@@ -61,6 +63,7 @@ type modelGrant struct {
 	sess SessionID
 	dead bool // its block was given up, or it was collected
 	at   Time
+	copy CopyID // the shell fills it
 }
 
 type modelLease struct {
@@ -70,6 +73,7 @@ type modelLease struct {
 	slots         [][]PlanSlot
 	consumers     uint32
 	started, done map[uint32]bool
+	ours          map[uint32]bool // started, and the shell copies
 	failed        bool
 	closed        bool
 	deadline      Time
@@ -97,6 +101,7 @@ func newModel(fail func(string, ...any)) *model {
 		writers: map[place]SessionID{}, refs: map[place]SlotRef{}, grants: map[SlotRef]*modelGrant{}, leases: map[LeaseID]*modelLease{},
 		queries: map[ticketKey]*modelQuery{}, reads: map[ReadID]Read{}, readKey: map[ReadID]blockKey{}, backed: map[blockKey]Extent{},
 		alive: map[SessionID]bool{}, parents: map[blockKey]blockKey{}, filling: map[blockKey]*modelFill{}, fail: fail,
+		copies: map[CopyID]*modelCopy{}, late: map[SessionID]bool{},
 	}
 }
 
@@ -309,7 +314,12 @@ func (m *model) giveUp(k blockKey) {
 // tick collects what is too old, by the naive rule.
 func (m *model) tick() {
 	for _, g := range m.grants {
-		if !g.dead && m.now >= g.at+m.patience {
+		switch f := m.filling[g.key]; {
+		case g.copy != 0:
+			if f != nil && !g.dead {
+				f.at = m.now
+			}
+		case !g.dead && m.now >= g.at+m.patience:
 			g.dead = true
 			m.giveUp(g.key)
 		}
@@ -320,7 +330,7 @@ func (m *model) tick() {
 		}
 	}
 	for _, l := range m.leases {
-		if m.now >= l.deadline {
+		if open := len(l.started) - len(l.done); m.now >= l.deadline && (open == 0 || open > len(l.ours)) {
 			l.closed = true
 			l.failed = l.failed || len(l.started) > 0 && len(l.started) == len(l.done)
 		}

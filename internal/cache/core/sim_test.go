@@ -31,7 +31,8 @@ func TestSimulation(t *testing.T) {
 		}
 	}
 	t.Logf("%+v", sum)
-	if sum.Restored == 0 || sum.Shared == 0 || sum.Evicted == 0 || sum.Stale == 0 || sum.Busy == 0 || sum.Waited == 0 || sum.Zombie == 0 || sum.Mismatch == 0 || sum.Closed == 0 || sum.Collected == 0 {
+	if sum.Restored == 0 || sum.Shared == 0 || sum.Evicted == 0 || sum.Stale == 0 || sum.Busy == 0 || sum.Waited == 0 || sum.Zombie == 0 || sum.Mismatch == 0 || sum.Closed == 0 || sum.Collected == 0 ||
+		sum.Filled == 0 || sum.Poured == 0 || sum.Late == 0 {
 		t.Errorf("the histories leave out something: %+v", sum)
 	}
 }
@@ -51,7 +52,7 @@ func history(t *testing.T, seed uint64, sum *tally) *sim {
 }
 
 // tally is what happened in all histories, so that a simulator which only ever sees misses is noticed.
-type tally struct{ Restored, Failed, Evicted, Stale, Busy, Waited, Shared, Zombie, Mismatch, Collected, Closed int }
+type tally struct{ Restored, Failed, Evicted, Stale, Busy, Waited, Shared, Zombie, Mismatch, Collected, Closed, Filled, Poured, Late int }
 
 type sim struct {
 	t       *testing.T
@@ -67,6 +68,9 @@ type sim struct {
 	log     []string
 	sum     *tally
 	answers []Action
+	// answersTo is the event that they are for.
+	answersTo Event
+	place     int // the last one of offered memory
 }
 
 // client is an engine: what it knows, and the words it has not said yet.
@@ -79,6 +83,7 @@ type client struct {
 	again   *Publish
 	slots   []SlotRef // granted to it, ended ones included: it repeats itself
 	leases  []LeaseID
+	offered bool
 }
 
 func newSim(t *testing.T, seed uint64, sum *tally) *sim {
@@ -130,7 +135,9 @@ func (s *sim) step() {
 		s.flush()
 	case n < 33:
 		s.event(&Evict{uint32(s.r.IntN(int(s.arenas))), 1 + s.r.IntN(3)})
-	case n < 45 && s.reads:
+	case n < 40 && len(s.m.copies) > 0:
+		s.endCopy()
+	case n < 47 && s.reads:
 		s.below()
 	case alive != nil:
 		for range 1 + s.r.IntN(6) {
@@ -172,15 +179,10 @@ func (s *sim) register() {
 // fence ends a process: from now on it writes and reads nothing.
 func (s *sim) fence(c *client) {
 	s.m.lost(c.id)
-	for p, w := range s.m.writers {
-		if w == c.id {
-			delete(s.m.writers, p)
-		}
-	}
-	for id, l := range s.m.leases {
-		if l.sess == c.id {
-			delete(s.m.leases, id)
-		}
+	if s.m.hasCopies(c.id) {
+		s.m.late[c.id] = true
+	} else {
+		s.m.fenced(c.id)
 	}
 	s.clients = slices.DeleteFunc(s.clients, func(o *client) bool { return o == c })
 	s.event(&Fenced{c.id})
@@ -288,6 +290,9 @@ func (s *sim) readDone(id ReadID) {
 
 // rest ends everything, and wants all bytes back. First only what is held ends: then whoever waits must have had his turn.
 func (s *sim) rest() {
+	for len(s.m.copies) > 0 {
+		s.endCopy()
+	}
 	for len(s.m.leases)+len(s.m.reads) > 0 {
 		for _, id := range slices.Sorted(maps.Keys(s.m.reads)) {
 			s.readDone(id)
@@ -311,7 +316,7 @@ func (s *sim) rest() {
 		s.readDone(id)
 	}
 	u := s.c.Usage()
-	if u.Reserved != 0 || u.Leased != 0 || u.Orphaned != 0 || u.Pinned != 0 || u.Granted != 0 || u.Quarantined != 0 || u.Queries != 0 {
+	if u.Reserved != 0 || u.Leased != 0 || u.Orphaned != 0 || u.Pinned != 0 || u.Granted != 0 || u.Quarantined != 0 || u.Queries != 0 || u.Copies != 0 || u.Pools != 0 || u.Offered != 0 {
 		s.t.Errorf("at rest: %+v", u)
 	}
 	if u.Blocks != len(s.m.visible) || u.Free != u.Pool-int64(100*s.parts*u.Blocks) {

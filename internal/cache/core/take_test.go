@@ -23,6 +23,10 @@ func (s *sim) take(ev Event, a Action) {
 		s.ready(a)
 	case Plan:
 		s.plan(a)
+	case CopyIn:
+		s.copyIn(a)
+	case CopyOut:
+		s.copyOut(a)
 	case CloseSession:
 		s.sum.Closed++
 	}
@@ -121,6 +125,7 @@ func (s *sim) ready(a Ready) {
 	}
 	l := &modelLease{
 		sess: a.Session, ticket: a.Ticket, consumers: q.ev.Consumers, started: map[uint32]bool{}, done: map[uint32]bool{},
+		ours:     map[uint32]bool{},
 		deadline: s.m.now + s.m.ttl,
 	}
 	for g, w := range q.ev.Demand {
