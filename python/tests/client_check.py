@@ -235,6 +235,18 @@ def check_pool(path):
     memory.close()
 
 
+def check_lost(path):
+    """The session ends while the Manager copies, which the test holds: the call ends when it copies no more."""
+    memory = Memory(8)
+    s = client.Session(path, "lost", [namespace()], timeout=0.05)  # not for copies
+    s.offer_pool(memory.fd, pool=3)
+    try:
+        s.publish_from(blocks(21, 4), [memory.at(i) for i in range(4)])
+        raise AssertionError("a lost session has published")
+    except client.Lost:
+        print("ok")
+
+
 def bench(path):
     with client.Session(path, "bench", [namespace()]) as s:
         s.publish(blocks(7, 40), lambda i, slot: None)
@@ -253,6 +265,9 @@ if __name__ == "__main__":
     socket, vectors = sys.argv[1:3]
     if vectors == "bench":
         bench(socket)
+        sys.exit()
+    if vectors == "lost":
+        check_lost(socket)
         sys.exit()
     check_identity(vectors)
     before = len(os.listdir("/proc/self/fd"))

@@ -53,7 +53,7 @@ func (c *Core) publishFrom(e *PublishFrom) {
 // openGrant returns a grant of the session that nobody fills yet.
 func (c *Core) openGrant(s *session, ref SlotRef) (at uint32, ok bool) {
 	at, ok = c.grantAt(s, ref)
-	return at, ok && !c.grants[at].collected && c.grants[at].copy == 0
+	return at, ok && c.grants[at].copy == 0
 }
 
 func (c *Core) restoreInto(e *RestoreInto) {
@@ -133,9 +133,8 @@ func (c *Core) inDone(e *InDone) {
 		if at == noGrant {
 			continue
 		}
-		g := &c.grants[at]
-		g.copy = 0
-		f := c.fills[g.page]
+		page := c.grants[at].page
+		f := c.fills[page]
 		switch {
 		case f != nil && i < len(e.Pages) && e.Pages[i].OK:
 			fates[i] = SlotFilled
@@ -143,7 +142,7 @@ func (c *Core) inDone(e *InDone) {
 			continue
 		case f != nil:
 			fates[i] = SlotFailed
-			c.giveUp(g.page)
+			c.giveUp(page)
 		}
 		c.endGrant(at)
 	}

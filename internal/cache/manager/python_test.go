@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/perigee-llm/perigee/internal/cache/channel/client"
+	"github.com/perigee-llm/perigee/internal/cache/core"
 )
 
 // python runs a script of python/tests with the client of python/ in its path.
@@ -46,6 +47,34 @@ func TestPython(t *testing.T) {
 		t.Fatalf("%+v, %v", a, err)
 	}
 	s.Close()
+	m.settled()
+}
+
+// TestPythonLost: the client in Python waits for the end of copies, and for no time-out, when its session is lost meanwhile.
+func TestPythonLost(t *testing.T) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("no python3")
+	}
+	g := newGate()
+	m := begin(t, func(o *Options) { o.CopyForTesting = func(_ core.SessionID, _ bool, page int) { g.wait(page) } })
+	out := make(chan string, 1)
+	go func() { out <- m.python(m.opt.Socket, "lost") }()
+	select {
+	case <-g.reached:
+	case got := <-out:
+		t.Fatalf("nothing was copied: %s", got)
+	}
+	m.locked(func() { m.lose(m.mu.sessions[1]) })
+	m.until("its connections are told", func(st Status) bool { return len(st.Sessions) == 1 && st.Sessions[0].Lost })
+	select {
+	case got := <-out:
+		t.Errorf("it ended while the Manager copies: %s", got)
+	default:
+	}
+	close(g.open)
+	if got := <-out; got != "ok" {
+		t.Error(got)
+	}
 	m.settled()
 }
 
