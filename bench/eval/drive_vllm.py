@@ -24,7 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "itest/vllm"), str(ROOT / "python")]
 
 from cachefleet import PYTHONPATH, Engine, Manager, perigee, restorable, tokens  # noqa: E402
-from fleet import BIN, MODEL, at_once, fetch, wait_until  # noqa: E402
+from fleet import BIN, LOGS, MODEL, at_once, fetch, free_port, wait_until  # noqa: E402
 
 from perigee.vllm import trace  # noqa: E402
 
@@ -113,6 +113,47 @@ def streamed(url, prompt, n, ident, arrival):
                   "cached": details.get("cached_tokens", -1) if details else 0, "answer": hashlib.sha256(json.dumps(ids).encode()).hexdigest()[:16]}
 
 
+class LMCache:
+    """Its server, by scripts/vllm/lmcache.sh: pages in shared memory, which engines copy themselves, as Perigee's do. Its chunks are of 256 tokens, as they are by default."""
+
+    home = ROOT / ".cache/vllm/lmcache"
+    environment = [f"PYTHONPATH={home}", "LMCACHE_TRACK_USAGE=false"]
+
+    def __init__(self, pool):
+        self.port, self.http, self.pool, self.child = free_port(), free_port(), pool, None
+
+    def start(self):
+        if not (self.home / "installed").exists():
+            raise SystemExit("LMCache is not installed: run scripts/vllm/lmcache.sh")
+        command = ["env", *self.environment, sys.executable, "-c", "from lmcache.cli.main import main; main()", "server", "--host", "127.0.0.1", "--port", self.port,
+                   "--http-host", "127.0.0.1", "--http-port", self.http, "--prometheus-port", free_port(), "--l1-size-gb", self.pool / (1 << 30), "--eviction-policy", "LRU",
+                   "--supported-transfer-mode", "engine_driven", "--shm-name", f"perigee-eval-{os.getpid()}"]
+        with open(LOGS / "eval-lmcache-server.err", "wb") as log:
+            self.child = subprocess.Popen([str(c) for c in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        wait_until(self.answers, "LMCache's server answers", 300)
+
+    def answers(self):
+        if self.child.poll() is not None:
+            raise AssertionError("LMCache's server has ended: eval-lmcache-server.err")
+        try:
+            return fetch(f"http://127.0.0.1:{self.http}/healthcheck")[0] < 500
+        except OSError:
+            return False
+
+    def transfer(self):
+        return {"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both",
+                "kv_connector_extra_config": {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": self.port}}
+
+    def stop(self):
+        if self.child is not None and self.child.poll() is None:
+            self.child.terminate()
+            try:
+                self.child.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                self.child.kill()
+                self.child.wait()
+
+
 class Bench:
     """The arms, and the samples that they gave."""
 
@@ -123,6 +164,7 @@ class Bench:
         self.next_line = 0.0
         self.arrivals = {}  # by the request's id, for the timeline
         self.manager = Manager("eval-manager", folder, self.setup["pool_bytes"])
+        self.lmcache = LMCache(self.setup["pool_bytes"]) if "lmcache" in plan["arms"] else None
         self.arms = {name: Engine(f"eval-{name}", self.setup["blocks"], self.setup["max_len"], self.setup["max_seqs"]) for name in plan["arms"]}
 
     def start(self):
@@ -133,8 +175,11 @@ class Bench:
                 engine.begin(transfer=perigee(self.manager, **extra), environment=[PYTHONPATH])
             elif name == "without":
                 engine.begin()
+            elif name == "lmcache":
+                self.lmcache.start()
+                engine.begin(transfer=self.lmcache.transfer(), environment=LMCache.environment)
             else:
-                raise SystemExit(f"no arm {name}: perigee and without are built")
+                raise SystemExit(f"no arm {name}: perigee, without and lmcache are built")
         for engine in self.arms.values():
             engine.server.ready()
         wait_until(self.manager.registered, "the engine has registered")
@@ -144,6 +189,8 @@ class Bench:
             engine.stop()
         if self.manager.server is not None and self.manager.server.child.poll() is None:
             self.manager.stop()
+        if self.lmcache is not None:
+            self.lmcache.stop()
 
     def order(self, clusters):
         """The arms' order for each cluster: each order once in every two, and which comes first is drawn."""
@@ -204,8 +251,9 @@ class Bench:
     def restored(self, cell):
         for i, order in enumerate(self.order(cell["clusters"])):
             prompt = tokens(f"{self.plan['seed']} {cell['name']} {i}", cell["tokens"])
-            if "perigee" in self.arms:  # it has computed it once: what is measured is what comes back
-                streamed(self.arms["perigee"].url, prompt, 2, f"warm-{next(self.numbers)}", time.monotonic())
+            for arm in self.arms:
+                if arm != "without":  # it has computed it once: what is measured is what comes back
+                    streamed(self.arms[arm].url, prompt, 2, f"warm-{next(self.numbers)}", time.monotonic())
             self.settled()
             self.reset()
             for at, arm in enumerate(order):
@@ -249,10 +297,11 @@ def where(note):
     return {"cpu": f"{cpu} ({'AVX-512' if 'avx512f' in flags else 'AVX2'})", "cores": os.cpu_count(), "memory_bytes": memory, "kernel": platform.release(), "note": note}
 
 
-def versions():
+def versions(plan):
     import importlib.metadata as m
     commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True).stdout.strip()
-    return [["Perigee", commit or "unknown"], ["vLLM", m.version("vllm")], ["torch", m.version("torch")], ["Python", platform.python_version()],
+    beside = [["LMCache", f.name.split("-")[1].removesuffix(".dist")] for f in LMCache.home.glob("lmcache-*.dist-info")] if "lmcache" in plan["arms"] else []
+    return beside + [["Perigee", commit or "unknown"], ["vLLM", m.version("vllm")], ["torch", m.version("torch")], ["Python", platform.python_version()],
             ["perigee binary", hashlib.sha256(pathlib.Path(BIN).read_bytes()).hexdigest()[:16]]]
 
 
@@ -279,7 +328,7 @@ def main():
         sys.exit(f"{a.plan} is not what was checked")
     plan = json.loads(raw)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    out = {"version": 1, "plan_sha256": a.sha256, "plan_committed": committed(a.plan.resolve()), "versions": versions()}
+    out = {"version": 1, "plan_sha256": a.sha256, "plan_committed": committed(a.plan.resolve()), "versions": versions(plan)}
     with tempfile.TemporaryDirectory() as folder:
         bench, load, cut = Bench(plan, folder), Load(), None
         try:
