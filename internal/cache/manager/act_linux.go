@@ -10,7 +10,7 @@ func (m *Manager) do(now core.Time, a core.Action, by *asker) {
 	switch a := a.(type) {
 	case core.Visible, core.Removed:
 		m.mu.story.saw(now, a)
-		m.tells.block(a, by)
+		m.tells.block(a, m.sealer(by))
 		if m.opt.Observe != nil {
 			m.opt.Observe(now, a)
 		}
@@ -28,6 +28,14 @@ func (m *Manager) do(now core.Time, a core.Action, by *asker) {
 	default:
 		m.answer(a, by)
 	}
+}
+
+// sealer is whose blocks a step completes: who caused it, or for whom the copy was that has ended.
+func (m *Manager) sealer(by *asker) *session {
+	if by != nil {
+		return by.s
+	}
+	return m.mu.copied
 }
 
 // answer sends what a client is to be told.

@@ -35,8 +35,8 @@ func (m *Manager) EventsAt() Endpoints {
 	return Endpoints{Listen: at.Events, Replay: at.Replay, Snapshot: at.Snapshot}
 }
 
-// block tells that one came or went. One that comes was sealed by its publisher, who is by.
-func (t teller) block(a core.Action, by *asker) {
+// block tells that one came or went. One that comes was sealed for its publisher.
+func (t teller) block(a core.Action, publisher *session) {
 	if t.pub == nil {
 		return
 	}
@@ -46,7 +46,7 @@ func (t teller) block(a core.Action, by *asker) {
 		if a.Parent != (core.Hash{}) {
 			parent = recordParent(a.Identity)
 		}
-		t.pub.Visible(by.s.space, a.Group, parent, a.Chain)
+		t.pub.Visible(publisher.space, a.Group, parent, a.Chain)
 	case core.Removed:
 		t.pub.Removed(managerwire.Namespace(a.Namespace), a.Group, a.Chain)
 	}

@@ -148,6 +148,24 @@ func TestNamesBehindABlock(t *testing.T) {
 	l.until("what follows them, of another", func() bool { return l.holds(names...) })
 }
 
+// TestEventsOfCopies: what the Manager copied itself is told as what an engine sealed, and a restore that it copied has a price.
+func TestEventsOfCopies(t *testing.T) {
+	m := begin(t, telling)
+	l := m.listen(t)
+	s := m.dial(reached("http://a:8000"))
+	e := newMemory(t, 16, pageBytes)
+	e.offer(t, s, 0)
+	e.fill(1, 0, 5)
+	if got, err := s.PublishFrom(context.Background(), prompt(1, 0, 5), e.pages(0, 0, 5)); err != nil || got.Sealed != 5 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	l.until("five blocks", func() bool { return l.holds(namesOf(1, 5)...) })
+	if r, err := e.restore(s, 0, 1, 6, 5); err != nil || r.Good != 5 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	l.until("a price", func() bool { return l.costs["http://a:8000"].Samples == 1 })
+}
+
 // TestEvents: what is published is told when it can be restored, what goes is taken back, engines come and go, a restore has a price.
 func TestEvents(t *testing.T) {
 	m := begin(t, telling, func(o *Options) { o.Instances, o.Admin = 2, "127.0.0.1:0" })

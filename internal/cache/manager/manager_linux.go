@@ -52,6 +52,7 @@ type books struct {
 	holdings   []*holding
 	pools      map[poolKey]*hostpool.Pool // what engines have offered
 	copies     map[core.CopyID]*copyJob   // under way
+	copied     *session                   // whose copy has ended, while the core is told of it
 	session    uint32                     // the last number
 	arena      uint32                     // the next id
 	closed     bool

@@ -127,7 +127,9 @@ func (m *Manager) copyEnded(j *copyJob) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !j.out {
+		m.mu.copied = j.by.s
 		m.step(&core.InDone{Copy: j.id, Pages: j.in}, nil)
+		m.mu.copied = nil
 		delete(m.mu.copies, j.id)
 		return
 	}
