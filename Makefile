@@ -11,7 +11,7 @@ ROUNDS ?= 3
 PLAN ?= vllm-cpu-small
 NOTE ?=
 
-.PHONY: help build test check race fuzz readme openai-client qualify-vllm eval-vllm generate fmt bench bench-gateway tools clean
+.PHONY: help build test check race fuzz readme openai-client qualify-vllm qualify-sglang eval-vllm generate fmt bench bench-gateway tools clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ openai-client: build ## the real openai Python client and curl against perigee s
 
 qualify-vllm: build ## perigee serve before two real vLLM engines on the CPU, then perigee cache beside one: 3 GB of disk, 6 GB of memory
 	@scripts/vllm/qualify.sh
+
+qualify-sglang: build ## perigee cache beside a real SGLang engine on the CPU, and the gateway before both: 3 GB of disk, 4 GB of memory
+	@scripts/sglang/qualify.sh
 
 eval-vllm: build ## a real vLLM engine with the Cache Manager and without, paired and judged, into bench/results; PLAN=vllm-cpu-small NOTE='what else runs here'
 	@scripts/vllm/eval.sh $(PLAN) '$(NOTE)'

@@ -180,7 +180,7 @@ class Case(unittest.TestCase):
             b.register_mem_host_pool_v2(pool, name)
         b.on_host_pools_registered()
         self.soon(lambda: b._keeper.up, "it has registered")
-        self.assertEqual(b._keeper._session.offered, self.shm)
+        self.assertEqual(b._keeper.offered, self.shm)
         return b
 
 

@@ -293,11 +293,15 @@ class FakeManager:
 
 
 class FakeKeeper:
+    up = True
+
     def __init__(self, session):
-        self.session, self.up = session, True
+        self.session, self.offered, self.refused = session, False, ()
 
     @contextlib.contextmanager
     def use(self, lane, wait):
+        if lane in self.refused:
+            raise client.Lost("busy")
         yield self.session
 
 
@@ -308,7 +312,8 @@ class Storing(unittest.TestCase):
         self.m, self.host = FakeManager(), HostPool(32)
         self.host.memory[:] = random.Random(5).randbytes(len(self.host.memory))
         self.pool = pools.Pool("kv", 0, self.host, self.host.slots(0))
-        self.s = store.Store(FakeKeeper(self.m), 1.0, {"id-of-a": "a"}, shared=self.shared)
+        self.k = FakeKeeper(self.m)
+        self.s = store.Store(self.k, 1.0, {"id-of-a": "a"}, shared=self.shared)
 
     def put(self, seed, at, n, space=lore.Space(), **options):
         ids = tokens(seed, n)
@@ -365,6 +370,11 @@ class Storing(unittest.TestCase):
         names, _ = self.put(1, 0, 5)
         self.m.lost = True
         self.assertEqual((self.s.there([(0, names), (0, names)]), self.get(names, 10), self.put(2, 0, 5)[1]), ([[], []], [False] * 5, [False] * 5))
+
+    def test_a_lease_that_is_not_restored_is_given_back(self):
+        names, _ = self.put(1, 0, 5)
+        self.k.refused = (keeping.RESTORES,)
+        self.assertEqual((self.get(names, 10), self.m.leases), ([False] * 5, {}))
 
     def test_stopped(self):
         names, _ = self.put(1, 0, 5)
@@ -443,7 +453,7 @@ class StoringFromPools(Storing):
 
     def setUp(self):
         super().setUp()
-        self.m.base, self.m.offered = self.host.base, True
+        self.m.base, self.k.offered = self.host.base, True
         self.m.restore = self.m.publish = None
         self.s._shared = pools.Shared([(self.host.base, len(self.host.memory), -1)])
 
@@ -459,10 +469,14 @@ class Session:
 
     def __init__(self, number):
         self.here, self.there = socket.socketpair()
+        self.offered = False
         self.credentials, self.closed = Credentials(1, number, bytes(16)), threading.Event()
 
     def fileno(self):
         return self.here.fileno()
+
+    def lane(self, name):
+        return self
 
     def close(self):
         self.closed.set()

@@ -553,6 +553,14 @@ class Session:
             pass  # it has gone before us
         self._drop()
 
+    def unmap(self):
+        """Unmaps everything: for a session that has joined another of the same process, before that one says goodbye for both. What is left is drop."""
+        self._unmap()
+
+    def drop(self):
+        """Ends without a goodbye. Calling it again does nothing."""
+        self._drop()
+
     def _unmap(self):
         for arenas in (self._own, self._others):
             for a in arenas.values():

@@ -1,10 +1,10 @@
 """The connection with the Manager: one thread that registers, as often as the session is lost, so that no call of the engine waits for that.
 
-    k = Keeper(register, log)            register() makes a Session; it may take its time
-    with k.use(QUERIES, wait) as s:      the session, for this thread alone; Lost at once if there is none, or if it is not free within wait seconds
+    k = Keeper(register, log)            register() makes Connections; it may take its time
+    with k.use(QUERIES, wait) as s:      a client.Session, for this thread alone; Lost at once if there is none, or if it is not free within wait seconds
     k.close()
 
-The session's two connections are used one at a time each: by whoever asks and restores, and by whoever publishes. A call during which the Manager copies has no
+Each of the session's three connections is used by one thread at a time: who asks, who restores, and who publishes. A call during which the Manager copies has no
 bound but its answer or the Manager's end, since the memory is not the engine's before; what others want of that connection meanwhile
 fails after a moment, and at once when it has lasted too long.
 """
@@ -17,7 +17,7 @@ import time
 
 from .. import client
 
-QUERIES, PUBLISHES = "queries", "publishes"
+QUERIES, RESTORES, PUBLISHES = LANES = "queries", "restores", "publishes"
 # A Manager that is not there is tried again after this long, doubled each time up to the second figure: a restart is seen within a moment, and a
 # machine without a Manager pays a failed connect() a few times a minute.
 FIRST_RETRY_S, LAST_RETRY_S = 0.1, 5.0
@@ -25,10 +25,31 @@ FIRST_RETRY_S, LAST_RETRY_S = 0.1, 5.0
 STUCK_S = 2.0
 
 
+class Connections:
+    """A session as it was registered, and joined once more by the same process: for questions alone, so that no restore keeps one waiting. offered says that the
+    engine's memory was handed over."""
+
+    def __init__(self, session, reader, offered=False):
+        self._session, self._reader, self.offered = session, reader, offered
+        self.credentials = session.credentials
+
+    def lane(self, name):
+        return self._reader if name == RESTORES else self._session
+
+    def fileno(self):
+        return self._session.fileno()
+
+    def close(self):
+        """The end of a connection would be the session's: one goodbye is said for both, when nothing is mapped any more."""
+        self._reader.unmap()
+        self._session.close()
+        self._reader.drop()
+
+
 class Keeper:
     def __init__(self, register, log):
         self._register, self._log = register, log
-        self._locks = {QUERIES: threading.Lock(), PUBLISHES: threading.Lock()}
+        self._locks = {lane: threading.Lock() for lane in LANES}
         self._since = {}  # when the lane's holder got it
         self._state = threading.Lock()
         self._session, self._closed = None, False
@@ -43,6 +64,12 @@ class Keeper:
     def up(self):
         """Whether there is a session."""
         return self._session is not None
+
+    @property
+    def offered(self):
+        """Whether the Manager may copy from and to the engine's memory."""
+        session = self._session
+        return session is not None and session.offered
 
     @contextlib.contextmanager
     def use(self, lane, wait):
@@ -60,7 +87,7 @@ class Keeper:
             if session is None:
                 raise client.Lost("there is no Manager")
             try:
-                yield session
+                yield session.lane(lane)
             except client.Lost:
                 self._lose(session)
                 raise
@@ -132,12 +159,12 @@ class Keeper:
 
     def _end(self, session):
         """Waits for the calls that still use it, which have bounds of their own: the memory is not unmapped under them."""
-        for lane in (QUERIES, PUBLISHES):
+        for lane in LANES:
             self._locks[lane].acquire()
         try:
             session.close()
         except Exception as e:
             self._log.warning("Perigee: the session was not closed in order: %s", e)
         finally:
-            for lane in (QUERIES, PUBLISHES):
+            for lane in LANES:
                 self._locks[lane].release()

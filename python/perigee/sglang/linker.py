@@ -21,11 +21,10 @@ from sglang.srt.mem_cache.hicache_storage import PoolName
 from sglang.srt.mem_cache.hybrid_cache.linker_pool_assembler import _mha_device_pool_entry
 from sglang.srt.mem_cache.unified_cache.unified_cache_linker import LayerWiseLoadCounter, UnifiedCacheLinker
 
-from .. import client
 from . import admission, facts, hooks, pools, restorable
 from .keeper import Keeper
 from .staging import Staging
-from .storage import ANSWER_MS, DEFAULT_SOCKET
+from .storage import ANSWER_MS, connect
 from .store import Store, name
 
 logger = logging.getLogger("sglang.srt.perigee")
@@ -91,20 +90,7 @@ class PerigeeLinker(UnifiedCacheLinker):
     def _register(self):
         if self._namespace is None:
             self._namespace = facts.namespace(_Ranks(), self._extra, [self._pool], facts.content(self._extra))
-        s = client.Session(
-            self._extra.get("socket", DEFAULT_SOCKET), self._instance, [self._namespace], program="perigee-sglang-linker",
-            model=self._extra.get("model") or runtime_context.get_serving().served_model_name or "", url=self._extra.get("url", ""),
-            pool_bytes=self._extra.get("pool_bytes", 0), timeout=self._extra.get("answer_ms", ANSWER_MS) / 1000)
-        try:
-            self._shared.offer(s)
-            s.offered = True
-        except client.Refused as e:
-            logger.warning("Perigee: the Manager does not take the linker's memory, so pages are copied by this process: %s", e)
-            s.offered = False
-        except BaseException:
-            s.close()
-            raise
-        return s
+        return connect(self._extra, self._instance, self._namespace, self._shared, "perigee-sglang-linker", self._extra.get("answer_ms", ANSWER_MS) / 1000)
 
     def _stop(self, reason):
         self._store.stopped = reason

@@ -9,7 +9,7 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolName, PoolT
 
 from .. import client
 from . import facts, hooks, restorable
-from .keeper import Keeper
+from .keeper import Connections, Keeper
 from .lore import UNKNOWN, Lore
 from .pools import Pool, Shared, regions
 from .store import Store, name
@@ -21,6 +21,27 @@ DEFAULT_SOCKET = "/run/perigee/cache.sock"
 LOOKUP_MS = 250
 # For one answer that the Manager gives at once.
 ANSWER_MS = 5000
+
+
+def connect(extra, instance, namespace, shared, program, timeout):
+    """Registers a rank, and hands over its memory if there is any to share."""
+    path, ranks = extra.get("socket", DEFAULT_SOCKET), [namespace]
+    session = client.Session(
+        path, instance, ranks, program=program, model=extra.get("model") or runtime_context.get_serving().served_model_name or "", url=extra.get("url", ""),
+        pool_bytes=extra.get("pool_bytes", 0), timeout=timeout)
+    try:
+        reader = client.Session(path, instance, ranks, join=session.credentials, publishes=False, program=program, timeout=timeout)
+        both = Connections(session, reader)
+        if shared is not None:
+            try:
+                shared.offer(session)
+                both.offered = True
+            except client.Refused as e:
+                logger.warning("Perigee: the Manager does not take the engine's memory, so pages are copied by this process: %s", e)
+        return both
+    except BaseException:
+        session.close()
+        raise
 
 
 class PerigeeStorage(HiCacheStorage):
@@ -88,23 +109,8 @@ class PerigeeStorage(HiCacheStorage):
         if self._namespace is None:
             self._namespace = facts.namespace(self._config, self._extra, list(self._pools.values()), facts.content(self._extra))
         suffix = "" if self._config.tp_size * self._config.pp_size == 1 else f".{self._config.pp_rank}.{self._config.tp_rank}"
-        session = client.Session(
-            self._extra.get("socket", DEFAULT_SOCKET), self._instance + suffix, [self._namespace], program="perigee-sglang",
-            model=self._extra.get("model") or runtime_context.get_serving().served_model_name or "", url=self._extra.get("url", ""),
-            pool_bytes=self._extra.get("pool_bytes", 0), timeout=self._answer_s)
-        session.offered = self._shared is not None and self._offer(session)
-        return session
-
-    def _offer(self, session):
-        try:
-            self._shared.offer(session)
-            return True
-        except client.Refused as e:
-            logger.warning("Perigee: the Manager does not take the engine's memory, so pages are copied by this process: %s", e)
-            return False
-        except BaseException:
-            session.close()
-            raise
+        return connect(
+            self._extra, self._instance + suffix, self._namespace, self._shared, "perigee-sglang", self._answer_s)
 
     def _stop(self, reason):
         if self._store is not None and not self._store.stopped:

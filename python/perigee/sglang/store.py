@@ -8,7 +8,7 @@ import threading
 
 from .. import client
 from . import pools
-from .keeper import PUBLISHES, QUERIES
+from .keeper import PUBLISHES, QUERIES, RESTORES
 from .lore import UNKNOWN
 
 # Names in one question: a megabyte, and well below what the Manager takes.
@@ -43,8 +43,8 @@ class Counts:
 
 class Store:
     """keeper as in keeper.py. wait_s is how long a call may wait for the connection and for the Manager's lookup; adapters gives the name of a
-    LoRA adapter from SGLang's id of it. shared is a pools.Shared that covers all places, or None; it is used with sessions whose attribute offered is true: then the
-    Manager copies, and else this process does."""
+    LoRA adapter from SGLang's id of it. shared is a pools.Shared that covers all places, or None; where the keeper says that it was offered the Manager
+    copies, and else this process does."""
 
     def __init__(self, keeper, wait_s, adapters=None, log=None, shared=None):
         self._keeper, self._wait, self._adapters, self._log, self._shared = keeper, wait_s, adapters or {}, log, shared
@@ -113,13 +113,23 @@ class Store:
             if whole and hits < len(names):
                 s.release(a.lease)
                 return 0
-            if self._copies(s):
-                return self._restored(s.restore_into(a.lease, 0, self._shared.pages(places[:hits])), len(names), whole)
-            s.restore(a.lease, 0, lambda i, page: pools.write(places[i], page))
-            return hits
+        try:
+            with self._session(RESTORES) as s:
+                if self._copies():
+                    return self._restored(s.restore_into(a.lease, 0, self._shared.pages(places[:hits])), len(names), whole)
+                s.restore(a.lease, 0, lambda i, page: pools.write(places[i], page))
+                return hits
+        except client.Lost:
+            self._release(a.lease)
+            raise
 
-    def _copies(self, session):
-        return self._shared is not None and getattr(session, "offered", False)
+    def _release(self, lease):
+        """Of a restore that was not begun; if the session is gone, so is the lease."""
+        with contextlib.suppress(client.PerigeeError, OSError), self._session(QUERIES) as s:
+            s.release(lease)
+
+    def _copies(self):
+        return self._shared is not None and self._keeper.offered
 
     def _restored(self, r, n, whole):
         if r.good < r.total:
@@ -140,7 +150,7 @@ class Store:
         self.counts.add(unnamed=sum(not len(b.tokens) for b in blocks))
         try:
             with self._session(PUBLISHES) as s:
-                if self._copies(s):
+                if self._copies():
                     p = s.publish_from(blocks, self._shared.pages(places), root=root)
                 else:
                     p = s.publish(blocks, lambda i, slot: pools.read(places[i], slot), root=root)

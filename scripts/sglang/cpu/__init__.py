@@ -3,6 +3,7 @@ begin() as an interpreter starts, the engine's child processes included, if SGLA
 
   - sgl_kernel and triton have stand-ins: what is imported from them exists, what is launched raises NotImplementedError.
   - Host pools are not registered with CUDA, and pages go between the "device" pool (tensors of the CPU here) and the host pool by torch.
+  - Host pools leave 1 GiB of memory to the rest of the machine, and not 10: they are small here, and so may the machine be.
 
 All else is SGLang's own: radix tree, page hashes, threads, storage calls, the host pool's layout and allocator.
 """
@@ -125,6 +126,11 @@ def _pools(module):
     module._cuda_host_register = module._cuda_host_unregister = lambda *args, **kwargs: None
 
 
+def _reserve(module):
+    yield
+    module.HICACHE_HOST_MEMORY_RESERVE_BYTES = 1 << 30
+
+
 def _copies(module):
     yield
     from . import copies
@@ -145,7 +151,8 @@ def _without_triton(module):
 
 def begin():
     roots = {"sgl_kernel"}
-    around = {"sglang.srt.mem_cache.pool_host.common": _pools, "sglang.srt.mem_cache.pool_host.mha": _copies}
+    pools = "sglang.srt.mem_cache.pool_host."
+    around = {pools + "common": _pools, pools + "base": _reserve, pools + "mha": _copies}
     if importlib.util.find_spec("triton") is None:
         roots.add("triton")
         around |= {"torch.utils._triton": _without_triton, "torch._inductor.runtime.triton_compat": _without_triton}
