@@ -52,7 +52,7 @@ class Load(threading.Thread):
 
 
 def busy_seconds():
-    """(processor seconds that the machine has used, those of our own session's processes) since they began."""
+    """Processor seconds that the machine has used since it began, by whomever."""
     ticks = os.sysconf("SC_CLK_TCK")
     with open("/proc/stat") as f:
         user, nice, system, _, _, irq, softirq = map(int, f.readline().split()[1:8])
