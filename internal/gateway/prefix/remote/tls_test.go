@@ -44,7 +44,7 @@ func authority(t *testing.T) (pair tls.Certificate, pool *x509.CertPool) {
 // TestTLS: both sides know each other by certificates, or nothing is said.
 func TestTLS(t *testing.T) {
 	ours, roots := authority(t)
-	theirs, _ := authority(t)
+	theirs, others := authority(t)
 	s := local.New(local.Options{})
 	s.Open(local.Engine{No: 1, Base: "m"}, 0).Mark(index.Exact)
 	srv := indexer.New(indexer.Options{
@@ -67,7 +67,7 @@ func TestTLS(t *testing.T) {
 		{"as it should be", "https", &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{ours}}, "blind [2 3]"},
 		{"no certificate of ours", "https", &tls.Config{RootCAs: roots}, "unavailable: unreachable"},
 		{"one of somebody else's", "https", &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{theirs}}, "unavailable: unreachable"},
-		{"a service that we do not trust", "https", &tls.Config{Certificates: []tls.Certificate{ours}}, "unavailable: unreachable"},
+		{"a service that we do not trust", "https", &tls.Config{RootCAs: others, Certificates: []tls.Certificate{ours}}, "unavailable: unreachable"},
 		{"in plain text", "http", nil, "unavailable: unreachable"},
 	} {
 		x, err := NewIndex(Options{Endpoints: []string{c.scheme + "://" + l.Addr().String()}, Engines: fleet, TLS: c.tls, Timeout: 10 * time.Second})
