@@ -18,12 +18,13 @@ import (
 
 // demoCmd shows the main job on one machine.
 type demoCmd struct {
-	Engines  int     `default:"8" help:"How many simulated engines to run, vLLM's and SGLang's shapes in turn. The default trace needs about six."`
-	Speed    float64 `default:"20" help:"Divides all times, the trace's and the engines', so that the load stays true."`
+	Engines  int     `default:"6" help:"How many simulated engines to run, vLLM's and SGLang's shapes in turn. Six are just enough for the trace."`
+	Speed    float64 `default:"25" help:"Divides all times, the trace's and the engines', so that the load stays true."`
 	From     float64 `default:"0" help:"Where in the trace to begin, in its seconds."`
 	Requests int     `help:"How many requests to replay, from there. 0: as --seconds says."`
-	Seconds  float64 `help:"How much of the trace to replay, in its seconds. 0, and no --requests: 240."`
+	Seconds  float64 `help:"How much of the trace to replay, in its seconds. 0, and no --requests: 200."`
 	Policy   string  `default:"cost" help:"The policy that is compared with round_robin: cost, cache_aware, power_of_two, load_based, random or round_robin."`
+	Manager  bool    `default:"true" negatable:"" help:"Add a run of the policy with a Cache Manager (Linux)."`
 	Seed     uint64  `default:"1" help:"Fixes the random choices."`
 	JSON     bool    `name:"json" help:"Print one JSON object instead of a table."`
 	Keep     bool    `help:"Leave engines and gateway running at the end, until SIGINT."`
@@ -32,8 +33,8 @@ type demoCmd struct {
 
 // Help says what is to be seen.
 func (demoCmd) Help() string {
-	return `Starts engines and a gateway on loopback, replays a slice of a real trace through them over HTTP, under round_robin and
-under --policy, and prints both side by side. docs/demo.md says how to read it.
+	return `Starts engines and a gateway on loopback, replays a slice of a real trace through them over HTTP, under round_robin, under --policy,
+and under --policy with a Cache Manager, and prints the runs side by side. docs/demo.md says how to read it.
 
 Examples:
   perigee demo
@@ -41,13 +42,13 @@ Examples:
   perigee demo --requests 50 --keep`
 }
 
-// defaultSeconds is the slice of the trace: 877 requests, enough for a 99th percentile, and with the default speed two runs
-// of 13 s each.
-const defaultSeconds = 240
+// defaultSeconds is the slice of the trace: 728 requests, enough for a 99th percentile and for prefixes to be evicted and missed, and with the
+// default speed three runs of 9 s each.
+const defaultSeconds = 200
 
 func (c *demoCmd) options() demo.Options {
 	o := demo.Options{
-		Engines: c.Engines, Speed: c.Speed, From: secondsOf(c.From), Span: secondsOf(c.Seconds), Requests: c.Requests, Policy: c.Policy, Seed: c.Seed,
+		Engines: c.Engines, Speed: c.Speed, From: secondsOf(c.From), Span: secondsOf(c.Seconds), Requests: c.Requests, Policy: c.Policy, Seed: c.Seed, Manager: c.Manager,
 	}
 	if c.Requests == 0 && c.Seconds == 0 {
 		o.Span = defaultSeconds * time.Second
@@ -57,7 +58,7 @@ func (c *demoCmd) options() demo.Options {
 
 func secondsOf(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// Run replays the trace twice and prints the report.
+// Run replays the trace and prints the report.
 func (c *demoCmd) Run(rc *runContext) error {
 	o := c.options()
 	if err := o.Validate(); err != nil {
@@ -90,6 +91,8 @@ func (c *demoCmd) Run(rc *runContext) error {
 		return exitError{exitRun, "demo: ended before it was done"}
 	case err != nil:
 		return fmt.Errorf("demo: %w", err)
+	case report.WrongPages > 0:
+		return exitError{exitRun, fmt.Sprintf("demo: %d pages from the Cache Manager held other bytes than they must", report.WrongPages)}
 	case report.Errors > 0:
 		return exitError{exitRun, fmt.Sprintf("demo: %d of %d requests failed", report.Errors, report.Requests)}
 	}
@@ -117,6 +120,9 @@ Engines and gateway go on running; Ctrl-C ends them. Try:
   perigee explain --url %[2]s --request mine
   perigee explain --url %[2]s --limit 3
 `, f.URL(), f.AdminURL(), chat)
+	if m := f.ManagerURL(); m != "" && err == nil {
+		_, err = fmt.Fprintf(w, "  curl -s %s/status                 the Cache Manager\n", m)
+	}
 	if err != nil {
 		return err
 	}
@@ -148,7 +154,7 @@ func newProgress(w io.Writer, speed float64) *progress {
 
 // show is demo.Options.Progress. What cannot be written is not worth ending a demo for.
 func (p *progress) show(x demo.Progress) {
-	line := fmt.Sprintf("run %d of 2, %s: %s of %s requests, %.0f s of the trace", x.Run, x.Policy,
+	line := fmt.Sprintf("run %d of %d, %s: %s of %s requests, %.0f s of the trace", x.Run, x.Runs, x.Name,
 		explain.Grouped(int64(x.Done)), explain.Grouped(int64(x.Total)), x.Elapsed.Seconds()*p.speed)
 	if x.Errors > 0 {
 		line += fmt.Sprintf(", %d failed", x.Errors)

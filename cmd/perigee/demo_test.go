@@ -76,7 +76,7 @@ func TestDemoWrongUsage(t *testing.T) {
 
 func TestDemoJSON(t *testing.T) {
 	var out, errs bytes.Buffer
-	code := run(t.Context(), strings.Fields("demo --engines 2 --requests 5 --speed 100 --policy power_of_two --json --quiet"), &out, &errs)
+	code := run(t.Context(), strings.Fields("demo --engines 2 --requests 5 --speed 100 --policy power_of_two --no-manager --json --quiet"), &out, &errs)
 	if code != exitDone || errs.Len() > 0 {
 		t.Fatalf("exit code %d, stderr %s", code, errs.String())
 	}
@@ -103,7 +103,7 @@ func TestDemoKeeps(t *testing.T) {
 		code <- run(ctx, strings.Fields("demo --engines 2 --requests 5 --speed 100 --keep"), out, errs)
 	}()
 	admin := errs.find(t, `perigee explain --url (http://\S+) --request`)
-	if table := out.String(); !strings.Contains(table, "cost   ratio") || !strings.Contains(errs.String(), "5 of 5 requests") {
+	if table := out.String(); !strings.Contains(table, "cost + Manager") || !strings.Contains(table, "from the Cache Manager") || !strings.Contains(errs.String(), "5 of 5 requests") {
 		t.Errorf("table %s\nprogress %s", table, errs.String())
 	}
 	var text, none bytes.Buffer
@@ -138,7 +138,7 @@ func TestDemoKeeps(t *testing.T) {
 // TestDemoDefaults: a number of requests alone takes the place of the default length.
 func TestDemoDefaults(t *testing.T) {
 	c := demoCmd{Engines: 8, Speed: 20, Policy: "load_based"}
-	if o := c.options(); o.Span != 240*time.Second || o.Requests != 0 || o.Validate() != nil {
+	if o := c.options(); o.Span != defaultSeconds*time.Second || o.Requests != 0 || o.Validate() != nil {
 		t.Errorf("%+v", o)
 	}
 	c.Requests = 5

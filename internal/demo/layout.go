@@ -60,8 +60,14 @@ func layout(n int) []Bucket {
 // engineID names the i-th engine, from 0.
 func engineID(i int) string { return fmt.Sprintf("engine-%d", i+1) }
 
-// configuration writes the gateway's configuration as an operator would.
-func configuration(policy string, speed float64, buckets []Bucket, engines []Engine) string {
+// managerID is what the gateway calls the Cache Manager.
+const managerID = "cache-manager"
+
+// managerEndpoints are a Manager's, for gateways.
+type managerEndpoints struct{ events, replay, snapshot string }
+
+// configuration writes the gateway's configuration as an operator would; m is nil where there is no Cache Manager.
+func configuration(policy string, speed float64, buckets []Bucket, engines []Engine, m *managerEndpoints) string {
 	var b strings.Builder
 	scaled := func(d time.Duration) time.Duration { return max(time.Duration(float64(d)/speed), shortest) }
 	fmt.Fprintf(&b, "models:\n  - id: %s\n    policy: %s\n    buckets:\n", Model, policy)
@@ -75,6 +81,9 @@ func configuration(policy string, speed float64, buckets []Bucket, engines []Eng
 	b.WriteString("discovery:\n  static:\n    workers:\n")
 	for _, e := range engines {
 		fmt.Fprintf(&b, "      - {id: %s, url: %q}\n", e.ID, e.URL)
+	}
+	if m != nil {
+		fmt.Fprintf(&b, "managers:\n  - {id: %s, events: %q, replay: %q, snapshot: %q}\n", managerID, m.events, m.replay, m.snapshot)
 	}
 	b.WriteString("server:\n  port: 0\n  admin: {port: 0}\n")
 	poll := scaled(pollInterval)

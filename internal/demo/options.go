@@ -40,8 +40,13 @@ type Options struct {
 	Requests   int
 	// Policy is shown, one of Policies.
 	Policy string
+	// Manager adds a run of Policy with a Cache Manager, where there is one for the system: Linux.
+	Manager bool
 	// Seed fixes the gateway's random choices and the engines' answers.
 	Seed uint64
+
+	// waitsForTesting lengthens what requests wait for the Manager, for machines that are busy with other tests; 0: as it is.
+	waitsForTesting time.Duration
 
 	// Log gets the gateway's log; nil: nobody.
 	Log *slog.Logger

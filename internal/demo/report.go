@@ -22,7 +22,9 @@ type Report struct {
 	Requests   int        `json:"requests"`
 	Errors     int        `json:"errors"`
 	Conditions Conditions `json:"conditions"`
-	// Runs are the baseline's and the policy's, in this order.
+	// WrongPages is how many restored pages did not hold what they must, of all runs together.
+	WrongPages int64 `json:"wrong_pages"`
+	// Runs are the baseline's, the policy's, and the policy's with a Cache Manager if it was asked for, in this order.
 	Runs []Replay `json:"runs"`
 	// Warnings say what keeps the figures from being the engines' own.
 	Warnings []string `json:"warnings"`
@@ -40,11 +42,18 @@ type Conditions struct {
 	Speed       float64  `json:"speed"`
 	Seed        uint64   `json:"seed"`
 	Buckets     []Bucket `json:"buckets"`
+	// PoolTokens is what an engine's cache holds, ManagerTokens what the Manager's pool does, in ManagerBytes; 0: no run has one.
+	PoolTokens    int64  `json:"pool_tokens"`
+	ManagerTokens int64  `json:"manager_tokens,omitempty"`
+	ManagerBytes  uint64 `json:"manager_bytes,omitempty"`
 }
 
-// Replay is what was measured under one policy.
+// Replay is what was measured in one run.
 type Replay struct {
+	// Name is the policy's, with " + Manager" where a Cache Manager had part in it.
+	Name     string `json:"name"`
 	Policy   string `json:"policy"`
+	Manager  bool   `json:"manager"`
 	Requests int    `json:"requests"`
 	Errors   int    `json:"errors"`
 	// ErrorKinds counts the errors by what they are.
@@ -59,6 +68,17 @@ type Replay struct {
 	PromptTokens     load.Count `json:"prompt_tokens"`
 	CachedTokens     load.Count `json:"cached_tokens"`
 	CompletionTokens load.Count `json:"completion_tokens"`
+	// Where prompt tokens came from, by the engines' own counts: their own caches, the Cache Manager, and their steps. Together they are
+	// more than the prompts if requests were preempted, since what is computed again counts again.
+	DeviceTokens   int64 `json:"device_tokens"`
+	ManagerTokens  int64 `json:"manager_tokens"`
+	ComputedTokens int64 `json:"computed_tokens"`
+	// Pages that were restored and compared byte by byte, those of them that were wrong, restores that came to nothing, and blocks that
+	// could not be published.
+	RestoredPages  int64 `json:"restored_pages"`
+	WrongPages     int64 `json:"wrong_pages"`
+	FailedRestores int64 `json:"failed_restores"`
+	DroppedBlocks  int64 `json:"dropped_blocks"`
 
 	Engines []EngineShare `json:"engines"`
 	Buckets []Share       `json:"buckets"`
@@ -99,15 +119,15 @@ type EngineShare struct {
 type measured struct {
 	outcomes []outcome
 	records  []explain.Record
-	busy     []time.Duration // of each engine, wall
+	engines  []enginehttp.Stats // of each
 	wall     time.Duration
 	cpu      *time.Duration
 }
 
 // summarize is pure.
-func summarize(o *Options, policy string, f *Fleet, m *measured) Replay {
+func summarize(o *Options, v variant, f *Fleet, m *measured) Replay {
 	r := Replay{
-		Policy: policy, Requests: len(m.outcomes), WallSeconds: m.wall.Seconds(),
+		Name: v.name(), Policy: v.policy, Manager: v.manager, Requests: len(m.outcomes), WallSeconds: m.wall.Seconds(),
 		PromptTokens: load.Known(0), CachedTokens: load.Known(0), CompletionTokens: load.Known(0),
 	}
 	var ttft, late []float64
@@ -137,8 +157,24 @@ func summarize(o *Options, policy string, f *Fleet, m *measured) Replay {
 		n := m.cpu.Seconds() / m.wall.Seconds()
 		r.CPUs = &n
 	}
+	for i := range m.engines {
+		r.origins(&m.engines[i])
+	}
 	r.shares(f, m)
 	return r
+}
+
+// origins adds what one engine says of where its tokens came from.
+func (r *Replay) origins(s *enginehttp.Stats) {
+	r.DeviceTokens += s.Load.CacheHitTokens
+	r.ManagerTokens += s.Load.RestoredTokens
+	r.ComputedTokens += s.Load.PrefillUncachedTokens
+	r.WrongPages += s.Load.CorruptPages
+	if c := s.CacheManager; c != nil {
+		r.RestoredPages += c.RestoredPages
+		r.FailedRestores += c.RestoresFailed
+		r.DroppedBlocks += c.Dropped
+	}
 }
 
 // shares counts the decisions of the gateway's own log.
@@ -162,7 +198,7 @@ func (r *Replay) shares(f *Fleet, m *measured) {
 	for i, e := range f.Engines {
 		s := EngineShare{Share: share(e.ID, engines[e.ID]), Flavor: e.Flavor}
 		if m.wall > 0 {
-			s.PrefillBusy = m.busy[i].Seconds() / m.wall.Seconds()
+			s.PrefillBusy = m.engines[i].Load.PrefillBusy.Seconds() / m.wall.Seconds()
 		}
 		r.Engines = append(r.Engines, s)
 	}
@@ -233,7 +269,11 @@ func quantile(values []float64, q float64) *float64 {
 func conditions(o *Options, f *Fleet, reqs []trace.Request) Conditions {
 	c := Conditions{
 		Trace: "Mooncake, synthetic (FAST '25)", FromSeconds: o.From.Seconds(), SpanSeconds: (reqs[len(reqs)-1].Arrival - reqs[0].Arrival).Seconds(),
-		Requests: len(reqs), Speed: o.Speed, Seed: o.Seed, Buckets: f.Buckets,
+		Requests: len(reqs), Speed: o.Speed, Seed: o.Seed, Buckets: f.Buckets, PoolTokens: blockTokens * poolBlocks,
+	}
+	if f.manager != nil {
+		c.ManagerBytes = managerBytes(o.Engines)
+		c.ManagerTokens = int64(c.ManagerBytes/enginehttp.DefaultPageBytes) * blockTokens
 	}
 	for i := range reqs {
 		c.InputTokens += int64(reqs[i].InputTokens)
@@ -257,11 +297,11 @@ func warnings(speed float64, processors int, runs []Replay) []string {
 		r := &runs[i]
 		if r.LateP99 != nil && *r.LateP99/1000*speed > lateLimit {
 			list = append(list, fmt.Sprintf("%s: the wall clock fell behind: one request in a hundred was sent %.2f s of trace time late or more; "+
-				"its times are partly this machine's, choose a lower --speed", r.Policy, *r.LateP99/1000*speed))
+				"its times are partly this machine's, choose a lower --speed", r.Name, *r.LateP99/1000*speed))
 		}
 		if r.CPUs != nil && *r.CPUs > busyLimit*float64(processors) {
 			list = append(list, fmt.Sprintf("%s: the demo itself used %.1f of %d processors: times to first token are partly this machine's; "+
-				"choose a lower --speed", r.Policy, *r.CPUs, processors))
+				"choose a lower --speed", r.Name, *r.CPUs, processors))
 		}
 	}
 	return list

@@ -19,9 +19,9 @@ const runGrace = 60 * time.Second
 
 // Progress is how far a demo is.
 type Progress struct {
-	// Policy is the run's, Run its number from 1.
-	Policy string
-	Run    int
+	// Name is the run's, Run its number from 1, of Runs.
+	Name      string
+	Run, Runs int
 	// Total is the requests of the run, Done how many of them have ended, Errors how many of these failed.
 	Total, Done, Errors int
 	// Elapsed is the wall time since the run began.
@@ -30,7 +30,30 @@ type Progress struct {
 	Sample *explain.Record
 }
 
-// Run replays the slice under [Baseline] and under the options' policy, and returns the report. The error of ctx comes
+// variant is what one run has of its own.
+type variant struct {
+	policy  string
+	manager bool
+}
+
+// name is what the report calls the run.
+func (v variant) name() string {
+	if v.manager {
+		return v.policy + " + Manager"
+	}
+	return v.policy
+}
+
+// variants are the runs, in their order.
+func (o *Options) variants() []variant {
+	all := []variant{{policy: Baseline}, {policy: o.Policy}}
+	if o.Manager && managerHere {
+		all = append(all, variant{o.Policy, true})
+	}
+	return all
+}
+
+// Run replays the slice under [Baseline] and under the options' policy, with and without a Cache Manager, and returns the report. The error of ctx comes
 // back if it ends first, that of Options.Hold if it returns one. Requests that failed are no error here: Report.Errors
 // counts them.
 func Run(ctx context.Context, o Options) (*Report, error) {
@@ -42,16 +65,16 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		return nil, err
 	}
 	report := &Report{}
-	policies := []string{Baseline, o.Policy}
-	for i, policy := range policies {
-		f, err := startFleet(ctx, &o, policy, len(reqs))
+	all := o.variants()
+	for i, v := range all {
+		f, err := startFleet(ctx, &o, v, len(reqs))
 		if err != nil {
 			return nil, err
 		}
-		run, err := f.measure(ctx, &o, policy, i+1, reqs)
+		run, err := f.measure(ctx, &o, v, i+1, reqs)
 		if err == nil {
 			report.add(run)
-			if i == len(policies)-1 {
+			if i == len(all)-1 {
 				report.Conditions, report.Config = conditions(&o, f, reqs), f.Config
 				report.Warnings = warnings(o.Speed, runtime.GOMAXPROCS(0), report.Runs)
 				if o.Hold != nil {
@@ -70,10 +93,11 @@ func (r *Report) add(run Replay) {
 	r.Runs = append(r.Runs, run)
 	r.Requests += run.Requests
 	r.Errors += run.Errors
+	r.WrongPages += run.WrongPages
 }
 
 // measure replays the requests once.
-func (f *Fleet) measure(ctx context.Context, o *Options, policy string, number int, reqs []trace.Request) (Replay, error) {
+func (f *Fleet) measure(ctx context.Context, o *Options, v variant, number int, reqs []trace.Request) (Replay, error) {
 	span := o.wall(reqs[len(reqs)-1].Arrival - reqs[0].Arrival)
 	play, cancel := context.WithTimeout(ctx, span+runGrace)
 	defer cancel()
@@ -82,7 +106,7 @@ func (f *Fleet) measure(ctx context.Context, o *Options, policy string, number i
 	p := &player{transport: transport, url: f.URL(), speed: o.Speed}
 
 	var m measured
-	count := counter{policy: policy, run: number, total: len(reqs), began: time.Now()}
+	count := counter{name: v.name(), run: number, total: len(reqs), began: time.Now()}
 	cpu, known := cpuTime()
 	stop := f.watch(o, &count)
 	m.outcomes = p.play(play, reqs, count.done)
@@ -98,9 +122,9 @@ func (f *Fleet) measure(ctx context.Context, o *Options, policy string, number i
 	f.settle(ctx)
 	m.records = f.gateway.Explain().Records(explain.Query{})
 	for _, s := range f.servers {
-		m.busy = append(m.busy, s.Stats().Load.PrefillBusy)
+		m.engines = append(m.engines, s.Stats())
 	}
-	return summarize(o, policy, f, &m), nil
+	return summarize(o, v, f, &m), nil
 }
 
 // settle waits until the gateway has closed its books on requests whose answers the client has already: a moment, and
@@ -121,7 +145,7 @@ func (f *Fleet) settle(ctx context.Context) {
 
 // counter counts a run's requests as they end.
 type counter struct {
-	policy     string
+	name       string
 	run, total int
 	began      time.Time
 	ended      atomic.Int64
@@ -151,7 +175,7 @@ func (f *Fleet) watch(o *Options, c *counter) (stop func()) {
 	var wg sync.WaitGroup
 	tell := func(sample *explain.Record) {
 		o.Progress(Progress{
-			Policy: c.policy, Run: c.run, Total: c.total, Done: int(c.ended.Load()), Errors: int(c.failed.Load()),
+			Name: c.name, Run: c.run, Runs: len(o.variants()), Total: c.total, Done: int(c.ended.Load()), Errors: int(c.failed.Load()),
 			Elapsed: time.Since(c.began), Sample: sample,
 		})
 	}

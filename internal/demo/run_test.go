@@ -14,7 +14,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/perigee-llm/perigee/internal/engine"
 	"github.com/perigee-llm/perigee/internal/engine/enginehttp"
+	"github.com/perigee-llm/perigee/internal/engine/offload"
 	"github.com/perigee-llm/perigee/internal/gateway/config"
 	"github.com/perigee-llm/perigee/internal/gateway/explain"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
@@ -30,7 +32,7 @@ func TestRun(t *testing.T) {
 	var beats, held int
 	o.Progress = func(p Progress) {
 		beats++
-		if p.Total != 24 || p.Done > 24 || p.Errors != 0 || p.Run < 1 || p.Run > 2 {
+		if p.Total != 24 || p.Done > 24 || p.Errors != 0 || p.Run < 1 || p.Run > 2 || p.Runs != 2 {
 			t.Errorf("%+v", p)
 		}
 	}
@@ -113,7 +115,7 @@ func TestReportAsJSON(t *testing.T) {
 	}
 	runs := got["runs"].([]any)
 	for _, path := range []string{"policy", "requests", "errors", "ttft_trace_seconds.p50", "ttft_trace_seconds.p95", "ttft_trace_seconds.p99",
-		"ttft_wall_ms.p99", "prompt_tokens", "cached_tokens", "completion_tokens", "engines", "buckets", "decisions", "overflowed", "wall_seconds",
+		"ttft_wall_ms.p99", "prompt_tokens", "cached_tokens", "completion_tokens", "device_tokens", "manager_tokens", "computed_tokens", "engines", "buckets", "decisions", "overflowed", "wall_seconds",
 		"late_p99_wall_ms"} {
 		v := runs[1]
 		for _, key := range strings.Split(path, ".") {
@@ -123,7 +125,7 @@ func TestReportAsJSON(t *testing.T) {
 			t.Errorf("%s is missing", path)
 		}
 	}
-	for _, key := range []string{"conditions", "warnings", "config"} {
+	for _, key := range []string{"conditions", "warnings", "config", "wrong_pages"} {
 		if got[key] == nil {
 			t.Errorf("%s is missing", key)
 		}
@@ -138,7 +140,7 @@ func TestRequestsThatFail(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := startFleet(t.Context(), &o, Baseline, len(reqs))
+	f, err := startFleet(t.Context(), &o, variant{policy: Baseline}, len(reqs))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +150,7 @@ func TestRequestsThatFail(t *testing.T) {
 	if err := f.servers[1].SetFault(enginehttp.Fault{Kind: enginehttp.FaultResetMidStream, AfterChunks: 1, Count: 1}); err != nil {
 		t.Fatal(err)
 	}
-	r, err := f.measure(t.Context(), &o, Baseline, 1, reqs)
+	r, err := f.measure(t.Context(), &o, variant{policy: Baseline}, 1, reqs)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +243,11 @@ func TestConfigurationIsGood(t *testing.T) {
 			engines = append(engines, Engine{ID: engineID(i), URL: fmt.Sprintf("http://127.0.0.1:%d", 9000+i)})
 		}
 		for _, speed := range []float64{0.01, 1, 20, 1e9} {
-			text := configuration("load_based", speed, layout(n), engines)
+			var m *managerEndpoints
+			if n%2 == 0 {
+				m = &managerEndpoints{"tcp://127.0.0.1:9800", "tcp://127.0.0.1:9801", "tcp://127.0.0.1:9802"}
+			}
+			text := configuration("load_based", speed, layout(n), engines, m)
 			c, faults := config.Parse("demo.yaml", []byte(text))
 			if len(faults) > 0 {
 				t.Fatalf("%d engines at speed %g: %v\n%s", n, speed, faults, text)
@@ -253,6 +259,11 @@ func TestConfigurationIsGood(t *testing.T) {
 			}
 		}
 	}
+}
+
+// busy is an engine that has computed prompts for so long.
+func busy(d time.Duration) enginehttp.Stats {
+	return enginehttp.Stats{Load: engine.Load{PrefillBusy: d, CacheHitTokens: 256, PrefillUncachedTokens: 744}}
 }
 
 // exampleReport is made of figures that a person can check.
@@ -271,27 +282,39 @@ func exampleReport() *Report {
 	good := func(ttft time.Duration) outcome {
 		return outcome{ttft: ttft, late: time.Millisecond, prompt: load.Known(1000), cached: load.Known(256), completion: load.Known(10)}
 	}
-	first := summarize(&o, Baseline, f, &measured{
+	first := summarize(&o, variant{policy: Baseline}, f, &measured{
 		outcomes: []outcome{good(200 * time.Millisecond), good(400 * time.Millisecond), {err: &statusError{503, "no engine is free"}}, {ttft: time.Second, err: errBroken}},
 		records: []explain.Record{
 			record("short", "engine-1", "rotation"), record("short", "engine-2", "rotation"), {Attempts: []explain.Attempt{{Outcome: "not selected"}}},
 			record("long", "engine-1", "rotation", "short"),
 		},
-		busy: []time.Duration{time.Second, 500 * time.Millisecond}, wall: 2 * time.Second, cpu: &cpu,
+		engines: []enginehttp.Stats{busy(time.Second), busy(500 * time.Millisecond)}, wall: 2 * time.Second, cpu: &cpu,
 	})
 	blind := good(100 * time.Millisecond)
 	blind.cached = load.Count{}
-	second := summarize(&o, "power_of_two", f, &measured{
+	second := summarize(&o, variant{policy: "power_of_two"}, f, &measured{
 		outcomes: []outcome{good(100 * time.Millisecond), good(300 * time.Millisecond), good(700 * time.Millisecond), blind},
 		records: []explain.Record{
 			record("short", "engine-1", "lower_pressure"), record("short", "engine-2", "lower_pressure"), record("short", "engine-2", "tie"),
 			record("long", "engine-1", "lower_pressure"),
 		},
-		busy: []time.Duration{time.Second, time.Second}, wall: 2 * time.Second,
+		engines: []enginehttp.Stats{busy(time.Second), busy(time.Second)}, wall: 2 * time.Second,
 	})
-	r := &Report{Conditions: conditions(&o, f, requests(0, 1, 2, 30))}
+	third := summarize(&o, variant{"power_of_two", true}, f, &measured{
+		outcomes: []outcome{good(50 * time.Millisecond), good(60 * time.Millisecond), good(70 * time.Millisecond), good(80 * time.Millisecond)},
+		records:  []explain.Record{record("short", "engine-1", "tie"), record("short", "engine-2", "tie"), record("short", "engine-2", "tie"), record("long", "engine-1", "tie")},
+		engines: []enginehttp.Stats{
+			{Load: engine.Load{CacheHitTokens: 256, RestoredTokens: 512, PrefillUncachedTokens: 1232}, CacheManager: &offload.Stats{RestoredPages: 4}},
+			{Load: engine.Load{PrefillUncachedTokens: 2000, CorruptPages: 1}, CacheManager: &offload.Stats{RestoresFailed: 2, Dropped: 7, Published: 20}},
+		},
+		wall: 2 * time.Second,
+	})
+	c := conditions(&o, f, requests(0, 1, 2, 30))
+	c.ManagerBytes, c.ManagerTokens = 64<<20, 2_097_152
+	r := &Report{Conditions: c}
 	r.add(first)
 	r.add(second)
+	r.add(third)
 	r.Warnings = warnings(o.Speed, 1, r.Runs)
 	return r
 }

@@ -25,11 +25,15 @@ func (r *Report) Text() string {
 		}
 		fmt.Fprintf(&b, "bucket %s: %s, on %s\n", x.ID, limit, list(x.Engines))
 	}
-	fmt.Fprintf(&b, "seed %d; fresh engines and a fresh gateway for each run; trace time = wall time × %g\n\n", c.Seed, c.Speed)
+	fmt.Fprintf(&b, "each engine's own cache holds %s tokens", explain.Grouped(c.PoolTokens))
+	if c.ManagerTokens > 0 {
+		fmt.Fprintf(&b, "; the Cache Manager, in the last run, %s (in %d MiB)", explain.Grouped(c.ManagerTokens), c.ManagerBytes>>20)
+	}
+	fmt.Fprintf(&b, "\nseed %d; fresh engines and a fresh gateway for each run; trace time = wall time × %g; in brackets, ratios to the first run\n\n", c.Seed, c.Speed)
 	writeRows(&b, r.rows())
 	for i := range r.Runs {
 		if x := &r.Runs[i]; x.FirstError != "" {
-			fmt.Fprintf(&b, "\n%s: the first error: %s\n", x.Policy, x.FirstError)
+			fmt.Fprintf(&b, "\n%s: the first error: %s\n", x.Name, x.FirstError)
 		}
 	}
 	for _, w := range r.Warnings {
@@ -59,18 +63,17 @@ func (r *Report) adder(rows *[]row) (add func(name string, cell func(*Replay) st
 func (r *Report) rows() []row {
 	var rows []row
 	add, heading := r.adder(&rows)
-	// figure adds a row whose last cell says what the policy makes of the baseline's figure.
+	// figure adds a row whose cells say what the run makes of the baseline's figure.
 	figure := func(name string, value func(*Replay) *float64, show func(float64) string) {
-		add(name, func(x *Replay) string { return known(value(x), show) })
-		if len(r.Runs) == 2 {
-			last := &rows[len(rows)-1]
-			last.cells = append(last.cells, ratio(value(&r.Runs[0]), value(&r.Runs[1])))
-		}
+		add(name, func(x *Replay) string {
+			cell := known(value(x), show)
+			if x != &r.Runs[0] {
+				cell += " (×" + ratio(value(&r.Runs[0]), value(x)) + ")"
+			}
+			return cell
+		})
 	}
-	add("", func(x *Replay) string { return x.Policy })
-	if len(r.Runs) == 2 {
-		rows[0].cells = append(rows[0].cells, "ratio")
-	}
+	add("", func(x *Replay) string { return x.Name })
 	add("requests", func(x *Replay) string { return explain.Grouped(int64(x.Requests)) })
 	add("errors", func(x *Replay) string { return explain.Grouped(int64(x.Errors)) })
 	for _, kind := range r.errorKinds() {
@@ -83,11 +86,40 @@ func (r *Report) rows() []row {
 	add("  wall p50 / p95 / p99", func(x *Replay) string {
 		return known(x.TTFTWall.P50, whole) + " / " + known(x.TTFTWall.P95, whole) + " / " + known(x.TTFTWall.P99, whole) + " ms"
 	})
-	heading("tokens")
-	figure("  prompts", func(x *Replay) *float64 { return float(x.PromptTokens) }, grouped)
-	figure("  of these reused", func(x *Replay) *float64 { return float(x.CachedTokens) }, grouped)
-	figure("  generated", func(x *Replay) *float64 { return float(x.CompletionTokens) }, grouped)
+	rows = append(rows, r.tokenRows()...)
 	rows = append(rows, r.shareRows()...)
+	return rows
+}
+
+// tokenRows say where tokens came from, and that what was restored was right.
+func (r *Report) tokenRows() []row {
+	var rows []row
+	add, heading := r.adder(&rows)
+	count := func(name string, value func(*Replay) int64) {
+		add(name, func(x *Replay) string { return explain.Grouped(value(x)) })
+	}
+	heading("tokens")
+	add("  of prompts", func(x *Replay) string { return known(float(x.PromptTokens), grouped) })
+	count("    from the engine's own cache", func(x *Replay) int64 { return x.DeviceTokens })
+	if r.Conditions.ManagerTokens > 0 {
+		count("    from the Cache Manager", func(x *Replay) int64 { return x.ManagerTokens })
+	}
+	count("    computed", func(x *Replay) int64 { return x.ComputedTokens })
+	add("  of answers", func(x *Replay) string { return known(float(x.CompletionTokens), grouped) })
+	if r.Conditions.ManagerTokens > 0 {
+		add("pages restored and compared / wrong", func(x *Replay) string {
+			if !x.Manager {
+				return "–"
+			}
+			return explain.Grouped(x.RestoredPages) + " / " + explain.Grouped(x.WrongPages)
+		})
+	}
+	if slices.ContainsFunc(r.Runs, func(x Replay) bool { return x.FailedRestores > 0 }) {
+		count("restores that failed, and were computed", func(x *Replay) int64 { return x.FailedRestores })
+	}
+	if slices.ContainsFunc(r.Runs, func(x Replay) bool { return x.DroppedBlocks > 0 }) {
+		count("blocks that were not published", func(x *Replay) int64 { return x.DroppedBlocks })
+	}
 	return rows
 }
 

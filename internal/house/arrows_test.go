@@ -98,7 +98,9 @@ var arrows = map[string][]string{
 	"internal/gateway/api/body/lex":     {}, // JSON tokens: requests and answers are scanned by the same rules
 	"internal/gateway/api/body":         {"internal/gateway/api/body/lex"},
 	"internal/gateway/api/sse":          {"internal/gateway/api/body/lex"},
-	"internal/gateway/upstream":         {},                                                                              // an HTTP client, which knows nothing of what it carries
+	"internal/gateway/sock":             {},                                                                              // system calls on sockets that do not wait
+	"internal/gateway/upstream":         {"internal/gateway/sock"},                                                       // an HTTP client, which knows nothing of what it carries
+	"internal/gateway/downstream":       {"internal/gateway/sock"},                                                       // an HTTP server, which knows nothing of what it serves
 	"internal/gateway/tokens/jinja":     {},                                                                              // a template and values to text; it knows neither models nor requests
 	"internal/gateway/tokens/template":  {"internal/gateway/tokens/jinja"},                                               // a request's messages to the prompt
 	"internal/gateway/tokens":           {"internal/gateway/tokens/bpe", "internal/gateway/tokens/template"},             // joins the two: a request to its length
@@ -152,7 +154,7 @@ var arrows = map[string][]string{
 		"internal/replay", "internal/trace", "internal/engine", "internal/gateway/config",
 		"internal/gateway/bucket", "internal/gateway/prefix",
 	},
-	"internal/demo": {"internal/gateway/...", "internal/engine/...", "internal/trace"},
+	"internal/demo": {"internal/gateway/...", "internal/engine/...", "internal/trace", "internal/cache/manager"},
 
 	// The command line joins everything. Nothing imports a command.
 	"cmd/perigee":             {"internal/..."},

@@ -41,8 +41,9 @@ type Options struct {
 }
 
 const (
-	// DefaultLookupWait is what a lookup may take: an answer takes 0.1 ms, on a machine that is overloaded a hundred times as much.
-	DefaultLookupWait = 100 * time.Millisecond
+	// DefaultLookupWait is what a lookup may take: an answer takes 0.1 ms, on a machine that is overloaded a thousand times as much. A Manager
+	// that hangs costs it once, since nobody asks again before it has answered.
+	DefaultLookupWait = 500 * time.Millisecond
 	// DefaultRestoreWait is what a restore may take longer than the model says. A gigabyte takes half of it.
 	DefaultRestoreWait = time.Second
 	// DefaultHangAfter is when a Manager that does not answer is given up: longer than a machine that is overloaded takes, and soon enough
