@@ -140,9 +140,12 @@ func (ix *Index) foresee(e *prefix.Event, at chain.Key, first, n int) {
 		at = at.Next(e.Tokens[(first+i)*ix.blockSize:(first+i+1)*ix.blockSize], extra)
 		ix.ahead[i] = at
 	}
+	var far [2 * len(ix.ahead)]*uint32
 	for i := range n {
-		ix.touched += ix.names.touch(ix.ahead[i].Lo) + ix.aliases.touch(mix(uint64(e.Hashes[first+i])))
+		far[2*i] = ix.names.where(ix.ahead[i].Lo)
+		far[2*i+1] = ix.aliases.where(mix(uint64(e.Hashes[first+i])))
 	}
+	ix.touched += touch(far[:2*n])
 }
 
 // check tells whether a store fits together and belongs here.

@@ -76,7 +76,7 @@ func TestMemoryComesBack(t *testing.T) {
 	}
 	for i := range f.ix.names.shards {
 		for _, table := range []*table{&f.ix.names, &f.ix.aliases} {
-			if n := len(*table.shards[i].buckets.Load()); n > 2 {
+			if n := len(table.shards[i].store.Load().buckets); n > 2 {
 				t.Errorf("%d buckets of nothing", n)
 			}
 		}

@@ -3,6 +3,7 @@ package wire
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 
 	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 )
@@ -218,20 +219,22 @@ func (r *reader) hash() (h prefix.Hash, isNumber, ok bool) {
 
 // tokens appends n tokens to dst. Most of the time that a batch takes is spent here, so the usual forms are read in place.
 func (r *reader) tokens(dst []uint32, n int) ([]uint32, bool) {
+	dst = slices.Grow(dst, n)
+	out := dst[len(dst) : len(dst)+n]
 	b, i := r.b, r.i
-	for ; n > 0; n-- {
-		if i+2 < len(b) {
+	for k := range out {
+		if i+4 < len(b) {
 			switch c := b[i]; {
 			case c == 0xcd:
-				dst = append(dst, uint32(b[i+1])<<8|uint32(b[i+2]))
+				out[k] = uint32(b[i+1])<<8 | uint32(b[i+2])
 				i += 3
 				continue
 			case c < 0x80:
-				dst = append(dst, uint32(c))
+				out[k] = uint32(c)
 				i++
 				continue
-			case c == 0xce && i+4 < len(b):
-				dst = append(dst, binary.BigEndian.Uint32(b[i+1:]))
+			case c == 0xce:
+				out[k] = binary.BigEndian.Uint32(b[i+1:])
 				i += 5
 				continue
 			}
@@ -239,12 +242,12 @@ func (r *reader) tokens(dst []uint32, n int) ([]uint32, bool) {
 		r.i = i
 		v, ok := r.token()
 		if !ok {
-			return dst, false
+			return dst[:len(dst)+k], false
 		}
-		dst, i = append(dst, v), r.i
+		out[k], i = v, r.i
 	}
 	r.i = i
-	return dst, true
+	return dst[:len(dst)+n], true
 }
 
 // token reads a token of any form.
