@@ -18,8 +18,8 @@ const (
 	// blockTokens is a block: vLLM's on a CPU, and a quarter of what prompts of the trace have in common. With blocks of 16, vLLM's on
 	// CUDA, the demo would pass eight times as many pages to the Manager, and show the same.
 	blockTokens = 128
-	// poolBlocks is an engine's KV pool: 196,608 tokens, since the longest request of the trace has 191,386. Llama 3.1 70B keeps 320 KiB a
-	// token: 60 GiB of the 640 that eight GPUs have.
+	// poolBlocks is an engine's KV pool: 196,608 tokens, since the longest request of the trace has 191,386. An engine of the timing model has
+	// several times as much; with that it would take an hour of the trace until the Manager matters.
 	poolBlocks = 1536
 	// managerPools is the Manager's pool in pools of all engines together: hosts have a few times as much memory as their GPUs.
 	managerPools = 4

@@ -3,6 +3,7 @@
 package offload_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -11,7 +12,9 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,7 +25,60 @@ import (
 	"github.com/perigee-llm/perigee/internal/engine/enginehttp"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// childSocket makes the test binary a Manager with this socket, to be killed.
+const childSocket = "PERIGEE_TEST_MANAGER_SOCKET"
+
+func TestMain(m *testing.M) {
+	path := os.Getenv(childSocket)
+	if path == "" {
+		goleak.VerifyTestMain(m)
+		return
+	}
+	if _, err := manager.Start(managerOptions(path)); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println("ready")
+	_, _ = io.Copy(io.Discard, os.Stdin) // until it is killed, or its parent has ended
+}
+
+func managerOptions(socket string) manager.Options {
+	o := manager.Options{Socket: socket, PoolBytes: 4 << 20, Instances: 2, Log: slog.New(slog.DiscardHandler)}
+	o.Pool.NoPrefault = true
+	return o
+}
+
+// startChild starts a Manager in a process of its own, and returns how to kill it.
+func (r *rig) startChild() (kill func()) {
+	r.t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), childSocket+"="+r.socket)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	kill = sync.OnceFunc(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+		_ = in.Close()
+	})
+	r.t.Cleanup(kill)
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "ready\n" {
+		r.t.Fatalf("%q, %v", line, err)
+	}
+	return kill
+}
 
 // The engine of these tests: blocks of 16 tokens, 16 of them, so that two prompts of 10 blocks do not fit beside each other.
 const (
@@ -72,9 +128,7 @@ func begin(t *testing.T, absent bool, change ...func(*enginehttp.Options)) *rig 
 
 func (r *rig) startManager() {
 	r.t.Helper()
-	o := manager.Options{Socket: r.socket, PoolBytes: 4 << 20, Instances: 2, Log: slog.New(slog.DiscardHandler)}
-	o.Pool.NoPrefault = true
-	m, err := manager.Start(o)
+	m, err := manager.Start(managerOptions(r.socket))
 	if err != nil {
 		r.t.Fatal(err)
 	}

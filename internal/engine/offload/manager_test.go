@@ -201,6 +201,25 @@ func TestManagerEndsInARestore(t *testing.T) {
 	r.atRest()
 }
 
+// TestManagerKilledInARestore is the same with one that says nothing as it ends.
+func TestManagerKilledInARestore(t *testing.T) {
+	r := begin(t, true, slowRestores)
+	kill := r.startChild()
+	r.registered(1)
+	ended := r.restoring(t.Context())
+	kill()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	r.until("the loss is noticed", func() bool { s := r.Stats().CacheManager; return !s.Registered && s.Lost == 1 })
+	r.want(3, 10, 0)
+	r.startManager()
+	r.registered(2)
+	r.want(4, 10, 0)
+	r.until("it publishes again", func() bool { return r.m.Status().Usage.Blocks >= 10 })
+	r.atRest()
+}
+
 // TestClientLeavesInARestore: its blocks and its lease are free again.
 func TestClientLeavesInARestore(t *testing.T) {
 	r := begin(t, false, slowRestores)
