@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/perigee-llm/perigee/internal/gateway/downstream"
 	"github.com/perigee-llm/perigee/internal/script"
 	"github.com/perigee-llm/perigee/internal/telemetry"
 )
@@ -109,7 +110,7 @@ func TestDeadlines(t *testing.T) {
 		synctest.Test(t, func(*testing.T) { want = follow(func(c net.Conn) net.Conn { return c }, p) })
 		synctest.Test(t, func(*testing.T) {
 			d := &door{metrics: telemetry.New()}
-			got = follow(func(c net.Conn) net.Conn { return &clientConn{Conn: c, door: d} }, p)
+			got = follow(func(c net.Conn) net.Conn { return &clientConn{place: &place{Conn: c, door: d}} }, p)
 		})
 		for i := range max(len(got), len(want)) {
 			if i >= len(got) || i >= len(want) || got[i] != want[i] {
@@ -121,18 +122,18 @@ func TestDeadlines(t *testing.T) {
 
 // TestDeadlinesMoved: a deadline that moves on, as it does with each request, reaches the runtime once.
 func TestDeadlinesMoved(t *testing.T) {
-	var d deadline
+	var d downstream.Deadline
 	armed := 0
 	arm := func(time.Time) error { armed++; return nil }
 	now := time.Now()
 	for i := range 100 {
-		_ = d.set(now.Add(time.Minute+time.Duration(i)*time.Second), arm)
-		_ = d.set(time.Time{}, arm)
+		_ = d.Set(now.Add(time.Minute+time.Duration(i)*time.Second), arm)
+		_ = d.Set(time.Time{}, arm)
 	}
 	if armed != 1 {
 		t.Errorf("%d times", armed)
 	}
-	_ = d.set(now, arm)
+	_ = d.Set(now, arm)
 	if armed != 2 {
 		t.Error("a sooner one did not")
 	}

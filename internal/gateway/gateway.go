@@ -81,44 +81,13 @@ type Gateway struct {
 
 	public, admin listener
 	serving       sync.WaitGroup
-	handlers      handlers
 	failed        chan error // a listener that ended by itself; one place for each
 }
 
-// handlers counts requests, so that their end can be waited for: net/http's Close does not.
-type handlers struct {
-	wg sync.WaitGroup
-	mu struct {
-		sync.Mutex
-		closed bool
-	}
-}
-
-// begin counts a request, which ends it with done. It ends requests that come after close.
-func (c *handlers) begin() {
-	c.mu.Lock()
-	if c.mu.closed {
-		c.mu.Unlock()
-		panic(http.ErrAbortHandler)
-	}
-	c.wg.Add(1)
-	c.mu.Unlock()
-}
-
-func (c *handlers) done() { c.wg.Done() }
-
-// close waits for the requests that are under way and lets none begin. Their connections are closed already.
-func (c *handlers) close() {
-	c.mu.Lock()
-	c.mu.closed = true
-	c.mu.Unlock()
-	c.wg.Wait()
-}
-
 type listener struct {
-	http *http.Server
-	addr net.Addr                        // nil: there is none
-	cert atomic.Pointer[tls.Certificate] // nil: plain HTTP
+	server server
+	addr   net.Addr                        // nil: there is none
+	cert   atomic.Pointer[tls.Certificate] // nil: plain HTTP
 }
 
 // url returns the listener's base.
@@ -259,32 +228,15 @@ func (g *Gateway) serve(ctx context.Context, l *listener, name, host string, por
 		return fmt.Errorf("%s listener: %w", name, err)
 	}
 	l.addr = ln.Addr()
-	d := &door{Listener: ln, name: name, secure: l.cert.Load() != nil, limits: g.cfg.Load().Server.Clients, metrics: g.metrics, handlers: &g.handlers}
+	d := &door{Listener: ln, name: name, secure: l.cert.Load() != nil, limits: g.cfg.Load().Server.Clients, metrics: g.metrics}
 	g.metrics.Registry().MustRegister(d.collect())
-	l.http = d.server(h, g.log)
-	begin := l.http.Serve
-	if l.cert.Load() != nil {
-		l.http.TLSConfig = &tls.Config{
-			MinVersion:     tls.VersionTLS12,
-			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return l.cert.Load(), nil },
-		}
-		begin = func(ln net.Listener) error { return l.http.ServeTLS(ln, "", "") }
-	}
+	l.server = d.server(h, l.cert.Load, g.log)
 	g.serving.Go(func() {
-		if err := begin(d); !errors.Is(err, http.ErrServerClosed) {
+		if err := l.server.Serve(d); !errors.Is(err, http.ErrServerClosed) {
 			g.failed <- fmt.Errorf("%s listener: %w", name, err)
 		}
 	})
 	return nil
-}
-
-// server returns the listener's server. Its own limits are on heads and on idle connections; the handlers set those on bodies and answers.
-func (d *door) server(h http.Handler, log *slog.Logger) *http.Server {
-	return &http.Server{
-		Handler: d.around(h), ConnContext: api.ConnContext, ConnState: d.state,
-		ReadHeaderTimeout: d.limits.HeaderTimeout, IdleTimeout: d.limits.IdleTimeout, MaxHeaderBytes: int(d.limits.MaxHeaderBytes),
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), // what clients do wrong is theirs to see
-	}
 }
 
 // URL returns the base of the public listener.
@@ -330,11 +282,11 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 	done := make(chan struct{})
 	var beat sync.WaitGroup
 	beat.Go(func() { g.tellProgress(done) })
-	err := g.public.http.Shutdown(ctx)
+	err := g.public.server.Shutdown(ctx)
 	close(done)
 	beat.Wait()
 	if err != nil {
-		_ = g.public.http.Close()
+		_ = g.public.server.Close()
 	}
 	g.close()
 	return err
@@ -370,13 +322,17 @@ func (g *Gateway) endWatch() {
 // close takes down what Start began, whatever of it there is.
 func (g *Gateway) close() {
 	for _, l := range []*listener{&g.public, &g.admin} {
-		if l.http != nil {
-			_ = l.http.Close()
+		if l.server != nil {
+			_ = l.server.Close()
 		}
 	}
 	g.serving.Wait()
 	g.endWatch()
-	g.handlers.close()
+	for _, l := range []*listener{&g.public, &g.admin} {
+		if l.server != nil {
+			l.server.Wait()
+		}
+	}
 	g.leavePeers()
 	g.keeper.Close()
 	g.prefixes.close()

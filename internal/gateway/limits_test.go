@@ -60,12 +60,36 @@ func cuts(t *testing.T, m *telemetry.Metrics) string {
 	return strings.Join(out, " ")
 }
 
-// serveOne has one connection served, in fake time. The handler answers with the path.
+// bareServer is net/http's without TLS, which would only be in the way.
+type bareServer struct {
+	*http.Server
+	handlers *handlers
+}
+
+func (s *bareServer) Wait() { s.handlers.close() }
+
+// serverOf returns one of the two servers that a door may have.
+func serverOf(d *door, netHTTP bool, h http.Handler) server {
+	if d.secure = netHTTP; netHTTP {
+		return &bareServer{d.netHTTP(h, slog.New(slog.DiscardHandler)), &d.handlers}
+	}
+	return d.server(h, nil, slog.New(slog.DiscardHandler))
+}
+
+// serveOne has one connection served by each of the two servers, in fake time. The handler answers with the path.
 func serveOne(t *testing.T, wantCut string, test func(t *testing.T, c net.Conn)) {
+	t.Helper()
+	for _, netHTTP := range []bool{false, true} {
+		serveOneBy(t, netHTTP, wantCut, test)
+	}
+}
+
+func serveOneBy(t *testing.T, netHTTP bool, wantCut string, test func(t *testing.T, c net.Conn)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		p := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
-		d := &door{Listener: p, name: "public", limits: testLimits, metrics: telemetry.New(), handlers: &handlers{}}
-		s := d.server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }), slog.New(slog.DiscardHandler))
+		d := &door{Listener: p, name: "public", limits: testLimits, metrics: telemetry.New()}
+		s := serverOf(d, netHTTP, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }))
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = s.Serve(d) })
 		near, far := net.Pipe()
@@ -74,6 +98,7 @@ func serveOne(t *testing.T, wantCut string, test func(t *testing.T, c net.Conn))
 		_ = near.Close()
 		_ = s.Close()
 		wg.Wait()
+		s.Wait()
 		<-time.After(time.Second) // net/http lets a connection linger for half of that
 		if n := d.open.Load(); n != 0 {
 			t.Errorf("%d connections are still counted", n)
@@ -159,16 +184,19 @@ func TestBadHeads(t *testing.T) {
 			if c.code != "" {
 				want = "bad_head=1 " + c.code + "=1"
 			}
-			serveOne(t, want, func(t *testing.T, conn net.Conn) {
-				wantAnswer(t, conn, "POST /a HTTP/1.1\r\nHost: x\r\n"+c.head+"\r\n0\r\n\r\n", c.status, c.code)
-			})
+			text := "POST /a HTTP/1.1\r\nHost: x\r\n" + c.head + "\r\n0\r\n\r\n"
+			serveOneBy(t, false, want, func(t *testing.T, conn net.Conn) { wantAnswer(t, conn, text, c.status, c.code) })
+			serveOneBy(t, true, strings.TrimSuffix(want, " "+c.code+"=1"), func(t *testing.T, conn net.Conn) { wantAnswer(t, conn, text, c.status, "") })
 		})
 	}
-	serveOne(t, "bad_head=1 unsupported_http_version=1", func(t *testing.T, conn net.Conn) {
+	serveOneBy(t, false, "bad_head=1 unsupported_http_version=1", func(t *testing.T, conn net.Conn) {
 		wantAnswer(t, conn, "GET / HTTP/3.0\r\nHost: x\r\n\r\n", 505, "unsupported_http_version")
 	})
-	serveOne(t, "bad_head=1 bad_request=1", func(t *testing.T, conn net.Conn) {
+	serveOneBy(t, false, "bad_head=1 bad_request=1", func(t *testing.T, conn net.Conn) {
 		wantAnswer(t, conn, "\x16\x03\x01\r\n\r\n", 400, "bad_request")
+	})
+	serveOneBy(t, false, "bad_head=1 bad_request=1", func(t *testing.T, conn net.Conn) { // net/http would take the chunks
+		wantAnswer(t, conn, "POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400, "bad_request")
 	})
 }
 
@@ -198,10 +226,17 @@ func wantAnswer(t *testing.T, conn net.Conn, text string, status int, code strin
 
 // TestConnectionCap: one connection more than may be is told so and closed, and a place that is given back can be had again.
 func TestConnectionCap(t *testing.T) {
+	for _, netHTTP := range []bool{false, true} {
+		testConnectionCap(t, netHTTP)
+	}
+}
+
+func testConnectionCap(t *testing.T, netHTTP bool) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
-		d := &door{Listener: p, name: "public", limits: testLimits, metrics: telemetry.New(), handlers: &handlers{}}
-		s := d.server(http.NotFoundHandler(), slog.New(slog.DiscardHandler))
+		d := &door{Listener: p, name: "public", limits: testLimits, metrics: telemetry.New()}
+		s := serverOf(d, netHTTP, http.NotFoundHandler())
+		d.secure = false // it is told in plain HTTP
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = s.Serve(d) })
 		dial := func() net.Conn {
@@ -229,6 +264,7 @@ func TestConnectionCap(t *testing.T) {
 		}
 		_ = s.Close()
 		wg.Wait()
+		s.Wait()
 		<-time.After(time.Second)
 		if got := cuts(t, d.metrics); got != "over_cap=1 too_many_connections=1" || d.open.Load() != 0 {
 			t.Errorf("%q, %d open", got, d.open.Load())
@@ -256,7 +292,7 @@ func TestLeavingIsNoFault(t *testing.T) {
 
 // TestSlowSecondHead: a head has its time on a connection that is kept, too, and is told from an idle connection.
 func TestSlowSecondHead(t *testing.T) {
-	serveOne(t, "slow_head=1 bad_request=1", func(t *testing.T, c net.Conn) {
+	serveOne(t, "slow_head=1", func(t *testing.T, c net.Conn) {
 		if _, err := io.WriteString(c, "GET /a HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}

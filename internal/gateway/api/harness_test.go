@@ -21,6 +21,7 @@ import (
 
 	"github.com/perigee-llm/perigee/internal/gateway/api/body"
 	"github.com/perigee-llm/perigee/internal/gateway/bucket"
+	"github.com/perigee-llm/perigee/internal/gateway/downstream"
 	"github.com/perigee-llm/perigee/internal/gateway/explain"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/keyring"
@@ -172,8 +173,11 @@ type rig struct {
 	logs    *records
 
 	transport *upstream.Transport
-	server    *http.Server
-	wg        sync.WaitGroup
+	server    interface {
+		Serve(net.Listener) error
+		Close() error
+	}
+	wg sync.WaitGroup
 }
 
 type rigOptions struct {
@@ -277,7 +281,12 @@ func newRig(t *testing.T, o rigOptions) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.server = &http.Server{Handler: r.s.Public(), IdleTimeout: 2 * time.Minute, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(r.logs, slog.LevelError)}
+	r.server = downstream.New(downstream.Options{
+		Handler: r.s.Public(), IdleTimeout: 2 * time.Minute, HeaderTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10, Log: slog.New(r.logs), ConnContext: ConnContext,
+		Refuse: func(downstream.Refusal) []byte {
+			return []byte("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+		},
+	})
 	transport := &http.Transport{
 		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return r.public.dial(ctx) },
 		DisableCompression: true,
@@ -285,7 +294,10 @@ func newRig(t *testing.T, o rigOptions) *rig {
 	if o.HTTP2 {
 		var only http.Protocols
 		only.SetUnencryptedHTTP2(true)
-		r.server.Protocols, transport.Protocols = &only, &only
+		transport.Protocols = &only
+		r.server = &http.Server{
+			Handler: r.s.Public(), IdleTimeout: 2 * time.Minute, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(r.logs, slog.LevelError), Protocols: &only,
+		}
 	}
 	r.client = &http.Client{Transport: transport}
 	r.wg.Go(func() { _ = r.server.Serve(r.public) })

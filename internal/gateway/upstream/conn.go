@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/perigee-llm/perigee/internal/gateway/sock"
 )
 
 // writePatience is how long a request's write may take before the answer is awaited at the same time. Nearly every request fits
@@ -32,6 +34,7 @@ type conn struct {
 	head   []byte      // of the request; its memory is used again
 	parts  [][]byte    // head and body, taken out as they are written; likewise
 	rest   net.Buffers // of parts
+	bare   sock.Writer // if in.bare is set
 	hasty  bool        // a write's time-out is set, and may have passed
 	served int         // answers read to their end
 	idleAt time.Time   // when it was put aside
@@ -51,7 +54,21 @@ func newConn(t *Transport, nc net.Conn, key string) *conn {
 			c.raw = raw
 		}
 	}
+	if c.in.bare != nil {
+		c.bare.Of(c.in.bare)
+	}
 	return c
+}
+
+// quiet tells whether an idle connection is as it should be: open, with nothing to read. It looks without waiting and without
+// taking anything, so a connection that the engine closed a while ago is not tried first.
+func (c *conn) quiet() bool {
+	if c.raw == nil {
+		return true // nothing can be known; a request that fails on it says that the connection was reused
+	}
+	ok := false
+	err := c.raw.Control(func(fd uintptr) { ok = sock.Quiet(fd) })
+	return err == nil && ok
 }
 
 // kill closes the connection from another goroutine, because the request's context ended.
@@ -117,8 +134,7 @@ func (c *conn) write(pieces [][]byte) error {
 	written := make(chan error, 1)
 	c.written = written
 	go func() { // joined by discard or release; closing the connection ends it
-		_, err := c.rest.WriteTo(c.Conn)
-		written <- err
+		written <- c.writeRest()
 	}()
 	return nil
 }
@@ -136,11 +152,20 @@ func (c *conn) writeNow(small bool) (whole bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	_, err = c.rest.WriteTo(c.Conn)
+	err = c.writeRest()
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return err == nil, err
 	}
 	return false, c.patience(time.Time{})
+}
+
+// writeRest writes what is left of the parts.
+func (c *conn) writeRest() error {
+	if c.in.bare != nil {
+		return c.bare.Write(&c.rest)
+	}
+	_, err := c.rest.WriteTo(c.Conn)
+	return err
 }
 
 // patience sets the time-out for writing.

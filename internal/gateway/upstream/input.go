@@ -2,10 +2,13 @@ package upstream
 
 import (
 	"bufio"
+	"errors"
 	"io"
 	"net"
 	"sync"
 	"syscall"
+
+	"github.com/perigee-llm/perigee/internal/gateway/sock"
 )
 
 // input is a connection's side for reading. It has a buffer only from the first byte that comes to the last that is taken: of a
@@ -23,7 +26,7 @@ type input struct {
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, ReadBuffer) }}
 
 func newInput(nc net.Conn) *input {
-	in := &input{nc: nc, bare: bareConn(nc), fd: -1}
+	in := &input{nc: nc, bare: sock.Raw(nc), fd: -1}
 	in.try = in.tryRead
 	return in
 }
@@ -77,9 +80,24 @@ func (in *input) buffered() int {
 // Read implements io.Reader for the buffer.
 func (in *input) Read(p []byte) (int, error) {
 	if in.fd >= 0 {
-		return in.readNow(p)
+		return sock.Read(uintptr(in.fd), p)
 	}
 	return in.nc.Read(p)
 }
 
 var _ io.Reader = (*input)(nil)
+
+// tryRead is called with the connection's descriptor each time there may be something to read, and tells whether that is so. It reads
+// into a buffer from the pool, which goes back if there was nothing, so waiting costs no system call more than it does with a buffer:
+// asking first and then reading would cost one for each part of a stream.
+func (in *input) tryRead(fd uintptr) bool {
+	in.fd = int(fd)
+	_, err := in.reader().Peek(1)
+	in.fd = -1
+	if errors.Is(err, sock.ErrNothing) {
+		in.rest()
+		return false
+	}
+	in.waitErr = err
+	return true
+}

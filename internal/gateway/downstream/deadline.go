@@ -1,18 +1,18 @@
-package gateway
+package downstream
 
 import (
 	"sync"
 	"time"
 )
 
-// deadline is the time-out of one way of a client's connection. net/http and the handlers move each of them several times a request, nearly
+// Deadline is the time-out of one way of a client's connection. Servers and handlers move each of them several times a request, nearly
 // always to a later time, and each move costs the runtime a timer. So it is told only of one that is sooner than what it waits for already; a
 // read or a write that meets one which is no longer wanted asks for the one that is, and goes on.
 //
-// The zero value has none. Times are nanoseconds since epoch; 0: none.
-type deadline struct {
+// The zero value has none. It may be used by any number of goroutines.
+type Deadline struct {
 	mu          sync.Mutex
-	want, armed int64
+	want, armed int64 // nanoseconds since epoch; 0: none
 }
 
 // epoch makes an int64 of a time.
@@ -28,8 +28,8 @@ func sinceEpoch(t time.Time) int64 {
 	return 1
 }
 
-// set wants t, the zero time for none. arm tells the runtime.
-func (d *deadline) set(t time.Time, arm func(time.Time) error) error {
+// Set wants t, the zero time for none. arm tells the runtime.
+func (d *Deadline) Set(t time.Time, arm func(time.Time) error) error {
 	want := sinceEpoch(t)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -41,9 +41,9 @@ func (d *deadline) set(t time.Time, arm func(time.Time) error) error {
 	return arm(t)
 }
 
-// passed tells whether what was met is the deadline that is wanted. Where it is not, the runtime has been told of that one,
+// Passed tells whether what was met is the deadline that is wanted. Where it is not, the runtime has been told of that one,
 // which may have passed too, and what met the other is to be tried again.
-func (d *deadline) passed(arm func(time.Time) error) bool {
+func (d *Deadline) Passed(arm func(time.Time) error) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.armed == d.want {

@@ -1,0 +1,172 @@
+package downstream
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/perigee-llm/perigee/internal/gateway/sock"
+)
+
+// readBuffer is what is read at once into a buffer of ours, in bytes: a head, and the body of a short request with it. A longer body goes
+// straight to who reads it.
+const readBuffer = 4 << 10
+
+var readBuffers = sync.Pool{New: func() any { return new([readBuffer]byte) }}
+
+// input is a connection's side for reading. It has a buffer only from the first byte that comes to the last that is taken.
+type input struct {
+	sock     net.Conn
+	deadline Deadline
+	raw      syscall.RawConn // nil: it can be waited for only with a buffer
+
+	buf    []byte
+	r, w   int               // what is buffered is buf[r:w]
+	pooled *[readBuffer]byte // buf, if it is that long
+
+	try func(uintptr) bool // tryRead, made once
+	n   int                // what tryRead met
+	err error
+}
+
+// read reads straight from the connection.
+func (in *input) read(p []byte) (int, error) {
+	for {
+		n, err := in.sock.Read(p)
+		if n > 0 || err == nil || in.over(err) {
+			return n, err
+		}
+	}
+}
+
+// over tells whether an error of reading stands: that of a deadline which is not wanted any more does not.
+func (in *input) over(err error) bool {
+	return !errors.Is(err, os.ErrDeadlineExceeded) || in.deadline.Passed(in.sock.SetReadDeadline)
+}
+
+// until sets the time-out for reading, the zero time for none.
+func (in *input) until(t time.Time) error { return in.deadline.Set(t, in.sock.SetReadDeadline) }
+
+func (in *input) buffered() int { return in.w - in.r }
+
+// fill reads more. It waits for it without a buffer if there is nothing in one.
+func (in *input) fill() error {
+	if in.r == in.w && in.raw != nil {
+		in.rest()
+		return in.wait()
+	}
+	in.room()
+	n, err := in.read(in.buf[in.w:])
+	in.w += n
+	if n > 0 {
+		return nil // the error will come again
+	}
+	return err
+}
+
+// wait waits for bytes without a buffer.
+func (in *input) wait() error {
+	for {
+		err := in.raw.Read(in.try)
+		switch {
+		case err == nil && in.err == nil:
+			in.w = in.n
+			return nil
+		case err == nil:
+			in.rest()
+			return in.err
+		case in.over(err):
+			return err
+		}
+	}
+}
+
+// room makes room behind what is buffered.
+func (in *input) room() {
+	switch {
+	case in.buf == nil:
+		in.take()
+	case in.r == in.w:
+		in.r, in.w = 0, 0
+	case in.w < len(in.buf):
+	case in.r > 0:
+		in.w = copy(in.buf, in.buf[in.r:in.w])
+		in.r = 0
+	default:
+		longer := make([]byte, 2*len(in.buf))
+		w := copy(longer, in.buf[:in.w])
+		in.rest()
+		in.buf, in.w = longer, w
+	}
+}
+
+func (in *input) take() {
+	in.pooled = readBuffers.Get().(*[readBuffer]byte)
+	in.buf = in.pooled[:]
+}
+
+// rest gives the buffer back. What is in it is lost.
+func (in *input) rest() {
+	if in.pooled != nil {
+		readBuffers.Put(in.pooled)
+	}
+	in.pooled, in.buf, in.r, in.w = nil, nil, 0, 0
+}
+
+// restIfEmpty gives the buffer back if all of it was taken.
+func (in *input) restIfEmpty() {
+	if in.r == in.w {
+		in.rest()
+	}
+}
+
+// skip takes n bytes out.
+func (in *input) skip(n int) { in.r += n }
+
+// copyTo takes out what fits.
+func (in *input) copyTo(p []byte) int {
+	n := copy(p, in.buf[in.r:in.w])
+	in.r += n
+	return n
+}
+
+// line takes out one line with its end, of at most limit bytes. The line is valid until the next read. What is no end of a line after so many
+// bytes is errLongLine, an end of the connection io.ErrUnexpectedEOF.
+func (in *input) line(limit int) ([]byte, error) {
+	seen := 0
+	for {
+		for p := in.buf[in.r:in.w]; seen < len(p); seen++ {
+			if seen == limit {
+				return nil, errLongLine
+			}
+			if p[seen] == '\n' {
+				in.r += seen + 1
+				return p[:seen+1], nil
+			}
+		}
+		if err := in.fill(); err != nil {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return nil, err
+		}
+	}
+}
+
+var errLongLine = errors.New("a line of a chunked body is too long")
+
+// tryRead is called with the connection's descriptor each time there may be something to read, and tells whether that is so. It reads into a
+// buffer from the pool, which goes back if there was nothing.
+func (in *input) tryRead(fd uintptr) bool {
+	in.take()
+	in.n, in.err = sock.Read(fd, in.buf)
+	if errors.Is(in.err, sock.ErrNothing) {
+		in.rest()
+		return false
+	}
+	return true
+}
