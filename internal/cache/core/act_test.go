@@ -1,7 +1,9 @@
 package core
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -87,16 +89,42 @@ func (s *sim) slotOf(c *client) SlotRef {
 }
 
 func (s *sim) seal(c *client) {
+	if s.r.IntN(3) > 0 {
+		one, class := s.written(c)
+		s.event(&Sealed{Session: c.id, Slot: one.Slot, Checksum: one.Checksum})
+		s.wantRefused(class != NoClass, cmp.Or(class, StaleSlot))
+		return
+	}
+	e := &SealedRun{Session: c.id}
+	want, got := map[uint32]Class{}, map[uint32]Class{} // by place
+	for i := range 1 + uint32(s.r.IntN(5)) {
+		one, class := s.written(c)
+		e.Slots = append(e.Slots, one)
+		if class != NoClass {
+			want[i] = class
+		}
+	}
+	s.event(e)
+	for _, a := range s.answers {
+		if r, ok := a.(Refused); ok && r.Event == KindSealedRun {
+			got[r.Item] = r.Class
+		}
+	}
+	if !maps.Equal(got, want) {
+		s.t.Errorf("of a run %v are refused, want %v", got, want)
+	}
+}
+
+// written has a client write a slot, and says why its seal is to be refused.
+func (s *sim) written(c *client) (e SealedSlot, class Class) {
 	slot := s.slotOf(c)
 	g := s.m.grants[slot]
 	if g != nil && g.sess != c.id {
 		g = nil
 	}
-	e := &Sealed{Session: c.id, Slot: slot, Checksum: s.r.Uint64()}
+	e = SealedSlot{Slot: slot, Checksum: s.r.Uint64()}
 	if g != nil && g.copy != 0 {
-		s.event(e)
-		s.wantRefused(true, Repeated)
-		return
+		return e, Repeated
 	}
 	if g != nil {
 		e.Checksum = tagOf(g.key, g.part) // what is published for one key is one content, unless somebody lies
@@ -112,8 +140,10 @@ func (s *sim) seal(c *client) {
 			f.at = s.m.now
 		}
 	}
-	s.event(e)
-	s.wantRefused(g == nil || g.dead, StaleSlot)
+	if g == nil || g.dead {
+		return e, StaleSlot
+	}
+	return e, NoClass
 }
 
 func (s *sim) abandon(c *client) {

@@ -15,6 +15,8 @@ type Refused struct {
 	Event EventKind
 	Ref   uint64
 	Class Class
+	// Item is the place of what was refused in an event that has many.
+	Item uint32
 }
 
 // Disposition is what became of a block of a Publish.

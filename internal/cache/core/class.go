@@ -64,4 +64,5 @@ const (
 	KindRestoreInto
 	KindInDone
 	KindOutDone
+	KindSealedRun
 )

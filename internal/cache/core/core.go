@@ -49,11 +49,13 @@ type Core struct {
 	pool  int64 // bytes of all arenas
 	freed bool  // bytes came back in this step: somebody waiting may go on
 
-	now   Time
-	out   []Action
-	stats Stats
-	items []item      // scratch of query.look
-	found []dram.Page // scratch of find
+	now    Time
+	out    []Action
+	stats  Stats
+	warmed uint32      // of publish: what was looked at ahead, so that it is looked at
+	slots  []PlanSlot  // room for the slots of Visible
+	items  []item      // scratch of query.look
+	found  []dram.Page // scratch of find
 }
 
 // space is a namespace that was named.
@@ -147,6 +149,8 @@ func (c *Core) client(ev Event) {
 		c.publish(e)
 	case *Sealed:
 		c.sealed(e)
+	case *SealedRun:
+		c.sealedRun(e)
 	case *Abandoned:
 		c.abandoned(e)
 	case *Query:
@@ -177,6 +181,12 @@ func (c *Core) do(a Action) { c.out = append(c.out, a) }
 func (c *Core) refuse(s SessionID, k EventKind, ref uint64, class Class) {
 	c.stats.Refused[class]++
 	c.do(Refused{Session: s, Event: k, Ref: ref, Class: class})
+}
+
+// refuseItem refuses one of many.
+func (c *Core) refuseItem(s SessionID, k EventKind, ref uint64, class Class, item int) {
+	c.stats.Refused[class]++
+	c.do(Refused{Session: s, Event: k, Ref: ref, Class: class, Item: uint32(item)})
 }
 
 // spaceOf returns the number of a namespace, and makes one for a new name while there is room for it.

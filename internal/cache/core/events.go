@@ -80,6 +80,18 @@ type Sealed struct {
 	Checksum uint64
 }
 
+// SealedSlot is one slot that is written.
+type SealedSlot struct {
+	Slot     SlotRef
+	Checksum uint64
+}
+
+// SealedRun is Sealed for many slots at once, in their order. Answers: none, or Refused for each that is not accepted, with its place.
+type SealedRun struct {
+	Session SessionID
+	Slots   []SealedSlot
+}
+
 // Abandoned says that a granted slot will not be written, and is not being written any more. The block that it was for is given
 // up. For a grant that was collected it is the word that frees the slot.
 type Abandoned struct {
@@ -217,6 +229,7 @@ func (*Lost) event()      {}
 func (*Fenced) event()    {}
 func (*Publish) event()   {}
 func (*Sealed) event()    {}
+func (*SealedRun) event() {}
 func (*Abandoned) event() {}
 func (*Query) event()     {}
 func (*Poll) event()      {}

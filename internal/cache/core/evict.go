@@ -5,16 +5,19 @@ import "github.com/perigee-llm/perigee/internal/cache/storage/dram"
 // room makes room for a block, at the expense of others if need be, and returns false if there is none to be made: then the newcomer is
 // dropped, never somebody who is held. A tenant at its bound makes room among its own; otherwise the books say who goes.
 func (c *Core) room(n dram.Newcomer) bool {
-	// What the newcomer continues must not go to make room for it.
-	if q, ok := c.books.Find(dram.Key{Space: n.Key.Space, Group: n.Key.Group, Hash: n.Parent}); ok {
-		c.books.Hold(q)
-		defer c.unhold(q)
-	}
-	slots, size, _ := c.books.Arena(n.Arena)
+	slots, size, free := c.books.Arena(n.Arena)
 	need := int64(n.Parts) * int64(size)
 	limit := c.scopeList[n.Scope].budget.Resident
 	if n.Parts > slots || limit > 0 && need > limit {
 		return false
+	}
+	if free >= n.Parts && (limit == 0 || c.books.ScopeResident(n.Scope)+need <= limit) {
+		return true
+	}
+	// What the newcomer continues must not go to make room for it; what is not visible does not go.
+	if q, ok := c.books.Find(dram.Key{Space: n.Key.Space, Group: n.Key.Group, Hash: n.Parent}); ok && c.books.State(q) == dram.Visible {
+		c.books.Hold(q)
+		defer c.unhold(q)
 	}
 	for limit > 0 && c.books.ScopeResident(n.Scope)+need > limit {
 		p, ok := c.ownVictim(n)

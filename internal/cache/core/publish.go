@@ -56,6 +56,10 @@ func (c *Core) publish(e *Publish) {
 	s.lastPublish = e.Op
 	p := s.openPublish(e.Op)
 	answers := make([]GrantedBlock, len(e.Blocks))
+	// The look at one block waits for memory; those ahead wait together.
+	for i := range e.Blocks {
+		c.warmed ^= c.books.Warm(s.space, e.Blocks[i].Group, &e.Blocks[i].Hash)
+	}
 	var without *Block // the last one that got no room
 	for i := range e.Blocks {
 		b := &e.Blocks[i]
@@ -191,18 +195,54 @@ func (c *Core) grantAt(s *session, ref SlotRef) (at uint32, ok bool) {
 }
 
 func (c *Core) sealed(e *Sealed) {
-	at, ok := c.grantOf(e.Session, e.Slot, KindSealed)
-	if !ok {
+	s := c.sessionOf(e.Session, KindSealed, uint64(e.Slot.Index))
+	if s == nil {
 		return
 	}
-	g := c.grants[at]
-	f := c.fills[g.page]
-	if f == nil { // the block was given up meanwhile; but now we know that the slot is not written any more
-		c.refuse(e.Session, KindSealed, uint64(e.Slot.Index), StaleSlot)
+	at, class := c.sealable(s, e.Slot)
+	if class != NoClass {
+		c.refuse(s.id, KindSealed, uint64(e.Slot.Index), class)
+	}
+	c.sealAt(at, class, e.Checksum)
+}
+
+func (c *Core) sealedRun(e *SealedRun) {
+	s := c.sessionOf(e.Session, KindSealedRun, 0)
+	if s == nil {
+		return
+	}
+	for i := range e.Slots {
+		t := &e.Slots[i]
+		at, class := c.sealable(s, t.Slot)
+		if class != NoClass {
+			c.refuseItem(s.id, KindSealedRun, uint64(t.Slot.Index), class, i)
+		}
+		c.sealAt(at, class, t.Checksum)
+	}
+}
+
+// sealable returns the grant that a session says it has written, or why it is refused; noGrant if there is none of its own.
+func (c *Core) sealable(s *session, ref SlotRef) (at uint32, class Class) {
+	at, ok := c.grantAt(s, ref)
+	switch {
+	case !ok:
+		return noGrant, StaleSlot
+	case c.grants[at].copy != 0: // it is not the client who fills it
+		return noGrant, Repeated
+	case c.fills[c.grants[at].page] == nil:
+		return at, StaleSlot // the block was given up meanwhile; but now we know that the slot is not written any more
+	}
+	return at, NoClass
+}
+
+func (c *Core) sealAt(at uint32, class Class, checksum uint64) {
+	switch {
+	case at == noGrant:
+	case class != NoClass:
 		c.endGrant(at)
-		return
+	default:
+		c.sealGrant(at, c.fills[c.grants[at].page], checksum)
 	}
-	c.sealGrant(at, f, e.Checksum)
 }
 
 // sealGrant ends a grant whose slot is written.
@@ -232,9 +272,23 @@ func (c *Core) show(p dram.Page, r dram.Residency, parent Hash, identity []byte)
 	k := c.books.Key(p)
 	c.do(Visible{
 		Namespace: c.spaceList[k.Space].name, Group: k.Group, Hash: k.Hash, Parent: parent, Chain: c.books.Chain(p),
-		Scope: c.scopeList[c.books.ScopeOf(p)].id, Identity: identity, Slots: c.slotsOf(nil, p),
+		Scope: c.scopeList[c.books.ScopeOf(p)].id, Identity: identity, Slots: c.ownSlots(p),
 	})
 }
+
+// ownSlots is the block's slots, in memory that is used once: for slabSlots of them it is made together.
+func (c *Core) ownSlots(p dram.Page) []PlanSlot {
+	n := c.books.Parts(p)
+	if cap(c.slots)-len(c.slots) < n {
+		c.slots = make([]PlanSlot, 0, slabSlots)
+	}
+	at := len(c.slots)
+	c.slots = c.slotsOf(c.slots, p)
+	return c.slots[at : at+n : at+n]
+}
+
+// slabSlots are 5 KiB: as much as is kept if one block's slots are.
+const slabSlots = 2 * MaxParts
 
 // slotsOf appends the block's slots, part by part.
 func (c *Core) slotsOf(dst []PlanSlot, p dram.Page) []PlanSlot {
@@ -306,8 +360,11 @@ func (c *Core) freeGrant(at uint32) {
 
 // settlePublish says so when a publish has no open grant left.
 func (c *Core) settlePublish(s *session, p *publish) {
+	if p.open > 0 {
+		return
+	}
 	i := slices.Index(s.publishes, p)
-	if p.open > 0 || i < 0 {
+	if i < 0 {
 		return
 	}
 	s.publishes = slices.Delete(s.publishes, i, i+1)

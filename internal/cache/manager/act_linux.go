@@ -43,7 +43,9 @@ func (m *Manager) answer(a core.Action, by *asker) {
 	switch a := a.(type) {
 	case core.Refused:
 		if by != nil && by.s.id == a.Session {
-			m.refuse(by, wire.ClassOf(a.Class), "")
+			one := *by
+			one.item += a.Item
+			m.refuse(&one, wire.ClassOf(a.Class), "")
 		}
 	case core.Granted:
 		m.granted(a, by)

@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"context"
 	"os"
 	"sync"
 
@@ -47,6 +48,8 @@ type process struct {
 	pid   int
 	pidfd *os.File // closed when it is gone
 	gone  bool
+	// stop ends the waiting for it; set while somebody waits.
+	stop context.CancelFunc
 }
 
 // asker is who gets an answer.
@@ -80,6 +83,8 @@ type publishing struct {
 type restoring struct {
 	by      map[uint32]asker  // by consumer
 	spoiled map[uint32]uint32 // consumer to the bad place
+	// taken is the plans of consumers that compare checksums themselves; nil without any.
+	taken map[uint32][]core.PlanSlot
 	// began and tokens are for its price; 0 tokens: it has none.
 	began  core.Time
 	tokens int
@@ -117,18 +122,21 @@ func (m *Manager) lose(s *session) {
 	clear(s.restores)
 	for _, p := range s.procs {
 		if !p.gone {
-			m.wg.Go(func() { m.await(s, p) })
+			var ctx context.Context
+			ctx, p.stop = context.WithCancel(m.ctx)
+			m.wg.Go(func() { m.await(ctx, s, p) })
 		}
 	}
 	m.fenceIfGone(s)
 }
 
 // await waits for the end of a process.
-func (m *Manager) await(s *session, p *process) {
-	ended := waitPidfd(m.ctx, p.pidfd)
+func (m *Manager) await(ctx context.Context, s *session, p *process) {
+	ended := waitPidfd(ctx, p.pidfd)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p.pidfd.Close()
+	p.stop()
 	if ended {
 		p.gone = true
 		m.fenceIfGone(s)
@@ -154,17 +162,25 @@ func (m *Manager) fenceIfGone(s *session) {
 
 // goodbye takes a process's word that it has unmapped everything.
 func (m *Manager) goodbye(c *channel.Conn, s *session) {
-	for _, p := range s.procs {
-		// A process that we cannot see has no number of its own: then the word is for nobody else.
-		if p.pid == c.Peer.PID && p.pid != 0 && !p.gone {
-			p.gone = true
-			if !s.lost {
-				p.pidfd.Close()
-			}
-		}
-	}
+	m.left(c, s)
 	m.lose(s)
 	m.fenceIfGone(s)
+}
+
+// left notes that the process at the other end touches nothing of the session any more.
+func (m *Manager) left(c *channel.Conn, s *session) {
+	for _, p := range s.procs {
+		// A process that we cannot see has no number of its own: then the word is for nobody else.
+		if p.pid != c.Peer.PID || p.pid == 0 || p.gone {
+			continue
+		}
+		p.gone = true
+		if p.stop != nil {
+			p.stop() // and await closes the pidfd
+		} else {
+			p.pidfd.Close()
+		}
+	}
 }
 
 // join makes a connection part of a session.

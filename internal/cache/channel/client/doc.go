@@ -10,7 +10,7 @@
 //     a copy that is under way, and the Manager is told only when the copy has ended.
 //   - While the Manager copies out of memory of ours or into it, nothing but its answer or the connection's end by its doing ends the call. A
 //     Manager that stands still keeps it, and Close: what it may still write is not to be used for anything else.
-//   - Close says goodbye when nothing of this process uses the shared memory any more.
+//   - Close says goodbye when nothing of this process uses the shared memory any more, also of a session that was lost.
 //
 // A Session may be used by any number of goroutines at once.
 package client
@@ -75,6 +75,9 @@ type Options struct {
 	Scope    core.Scope
 	// QueryBytes bounds what queries hold at once, PoolBytes what is wanted of the pool; 0: as the Manager has it.
 	QueryBytes, PoolBytes uint64
+	// Copiers is how many goroutines copy in RestoreTo and PublishPages. 0: half the processors, since the engine needs the others, and at most 4,
+	// which have the memory busy.
+	Copiers int
 	// Join is of a session that another process of the instance has made; nil: this one registers.
 	Join *Credentials
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,6 +55,9 @@ func (m *mapping) slot(i, n uint32) []byte {
 
 // Dial registers an instance, or joins a session, and maps its arenas. The context bounds the start only.
 func Dial(ctx context.Context, o Options) (*Session, error) {
+	if o.Copiers == 0 {
+		o.Copiers = max(1, min(4, runtime.NumCPU()/2))
+	}
 	s := &Session{opt: o}
 	s.mu.own, s.mu.others = map[uint32]*mapping{}, map[uint32]*mapping{}
 	s.ctx, s.end = context.WithCancel(context.Background())
@@ -258,13 +262,35 @@ func (s *Session) Close() error {
 	stuck := time.AfterFunc(goodbyeWait, s.cut)
 	defer stuck.Stop()
 	s.unmap()
+	ctx, cancel := context.WithTimeout(context.Background(), goodbyeWait)
+	defer cancel()
 	if alive {
-		ctx, cancel := context.WithTimeout(context.Background(), goodbyeWait)
-		defer cancel()
-		exchange(ctx, s.query, &wire.Goodbye{}, wire.KindBye)
+		if _, err := exchange(ctx, s.query, &wire.Goodbye{}, wire.KindBye); err == nil {
+			s.shut()
+			return nil
+		}
 	}
 	s.shut()
+	s.leave(ctx)
 	return nil
+}
+
+// leave says goodbye of a session that was lost, so that its arenas need not wait for this process's end. A Manager that is another
+// one, or none, wants to hear nothing.
+func (s *Session) leave(ctx context.Context) {
+	l, err := dial(ctx, s.opt.Socket, func(error) {})
+	if err != nil {
+		return
+	}
+	defer l.close()
+	a, err := exchange(ctx, l, &wire.Hello{MinVersion: wire.Version, MaxVersion: wire.Version, Client: s.opt.Program}, wire.KindWelcome)
+	if err != nil || a.h.Epoch != s.cred.Epoch {
+		return
+	}
+	l.writing.Lock()
+	l.head.Epoch = a.h.Epoch
+	l.writing.Unlock()
+	exchange(ctx, l, &wire.Leave{Token: s.cred.Token}, wire.KindBye)
 }
 
 func (s *Session) unmap() {

@@ -130,6 +130,13 @@ type Start struct {
 	Consumer uint32
 }
 
+// Take is Start for a consumer that compares the checksums itself, of what it has copied: the pages of its Plan were not looked at, and come in
+// as few frames as they go into. A page that does not match ends its restore, with Copied (core.Mismatch).
+type Take struct {
+	Lease    core.LeaseID
+	Consumer uint32
+}
+
 // Copied ends a consumer's restore: it does not read the slots any more. Answer: Restored, when all consumers have said so.
 type Copied struct {
 	Lease    core.LeaseID
@@ -144,6 +151,10 @@ type Release struct{ Lease core.LeaseID }
 
 // Goodbye ends the session's part of this process: it has unmapped every arena, and nothing of it writes or reads any more. Answer: Bye.
 type Goodbye struct{}
+
+// Leave is Goodbye for a session that has been lost, on a connection that is of no session: this process has unmapped what that one had. Answer:
+// Bye, or Refused (StaleSession) for a token that is of no session any more.
+type Leave struct{ Token [16]byte }
 
 // MapArenas asks for read-only descriptors. Answer: Arenas.
 type MapArenas struct{ Arenas []uint32 }

@@ -111,6 +111,8 @@ func (w *writer) count(n, _, _ int) int {
 type reader struct {
 	rest []byte
 	bad  bool
+	// words is room for lists of u32, of which a publish has one a block. It is no more than what is left to be read can hold.
+	words []uint32
 }
 
 // take returns the next n bytes, or nil.
@@ -175,8 +177,11 @@ func (r *reader) u32s(v *[]uint32, most int) {
 	if n == 0 {
 		return
 	}
+	if len(r.words) < n {
+		r.words = make([]uint32, len(r.rest)/4)
+	}
 	b := r.take(4 * n)
-	*v = make([]uint32, n)
+	*v, r.words = r.words[:n:n], r.words[n:]
 	for i := range *v {
 		(*v)[i] = binary.LittleEndian.Uint32(b[4*i:])
 	}

@@ -90,6 +90,11 @@ func (m *Start) fields(c coder) {
 	c.u32(&m.Consumer)
 }
 
+func (m *Take) fields(c coder) {
+	leaseID(c, &m.Lease)
+	c.u32(&m.Consumer)
+}
+
 func (m *Copied) fields(c coder) {
 	leaseID(c, &m.Lease)
 	c.u32(&m.Consumer)
@@ -99,6 +104,7 @@ func (m *Copied) fields(c coder) {
 
 func (m *Release) fields(c coder)   { leaseID(c, &m.Lease) }
 func (m *Goodbye) fields(coder)     {}
+func (m *Leave) fields(c coder)     { c.raw(m.Token[:]) }
 func (m *MapArenas) fields(c coder) { c.u32s(&m.Arenas, MaxDescriptors) }
 
 func (m *Ping) fields(coder) {}

@@ -61,6 +61,12 @@ func (*PublishPieces) Kind() Kind { return KindPublishPieces }
 func (*RestorePieces) Kind() Kind { return KindRestorePieces }
 
 // Kind implements Message.
+func (*Take) Kind() Kind { return KindTake }
+
+// Kind implements Message.
+func (*Leave) Kind() Kind { return KindLeave }
+
+// Kind implements Message.
 func (*Welcome) Kind() Kind { return KindWelcome }
 
 // Kind implements Message.

@@ -26,6 +26,8 @@ const (
 	// PublishPieces and RestorePieces have their numbers behind PublishFrom and RestoreInto, which know pages in one piece only.
 	KindPublishPieces Kind = 19
 	KindRestorePieces Kind = 20
+	KindTake          Kind = 21
+	KindLeave         Kind = 22
 
 	KindWelcome    Kind = 64
 	KindRegistered Kind = 65
@@ -70,7 +72,7 @@ func (k Kind) MaxLength() uint32 {
 	switch k {
 	case KindRegister:
 		return MaxRegister
-	case KindHello, KindAttach, KindPoll, KindCancel, KindStart, KindCopied, KindRelease, KindGoodbye, KindOfferPool, KindPing,
+	case KindHello, KindAttach, KindPoll, KindCancel, KindStart, KindCopied, KindRelease, KindGoodbye, KindOfferPool, KindPing, KindTake, KindLeave,
 		KindWelcome, KindAttached, KindPublished, KindBusy, KindLoading, KindSpoiled, KindRestored, KindRefused, KindBye, KindPong, KindClosing,
 		KindOffered, KindCopiedOut:
 		return MaxShort
@@ -102,6 +104,6 @@ var makers = [...]func() Message{
 	KindPublished: maker[Published], KindBusy: maker[Busy], KindLoading: maker[Loading], KindReady: maker[Ready],
 	KindCandidates: maker[Candidates], KindPlan: maker[Plan], KindSpoiled: maker[Spoiled], KindRestored: maker[Restored],
 	KindRefused: maker[Refused], KindArenas: maker[Arenas], KindBye: maker[Bye], KindPong: maker[Pong], KindClosing: maker[Closing],
-	KindPublishPieces: maker[PublishPieces], KindRestorePieces: maker[RestorePieces],
+	KindPublishPieces: maker[PublishPieces], KindRestorePieces: maker[RestorePieces], KindTake: maker[Take], KindLeave: maker[Leave],
 	KindOffered: maker[Offered], KindCopiedIn: maker[CopiedIn], KindCopiedOut: maker[CopiedOut],
 }

@@ -51,3 +51,11 @@ func (s *Store) HoldUsed(p Page, now Time) {
 	g.residency = Retained
 	s.use(p, now, false)
 }
+
+// Warm has the place where a block's entry begins to be looked for brought into the cache, and returns something that depends on it.
+func (s *Store) Warm(space, group uint32, hash *Hash) uint32 {
+	if len(s.index.entries) == 0 {
+		return 0
+	}
+	return s.index.entries[s.index.home(tagOf(digestOf(space, group, hash)))].tag
+}

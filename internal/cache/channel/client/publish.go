@@ -1,0 +1,330 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
+	"github.com/perigee-llm/perigee/internal/cache/core"
+	"github.com/perigee-llm/perigee/internal/chain"
+)
+
+// Publish is blocks to be published, one part of each.
+type Publish struct {
+	Part        uint32
+	Scope       core.Scope
+	Root        wire.Root
+	ParentChain chain.Key
+	Blocks      []wire.Block
+}
+
+// Published is what became of a Publish.
+type Published struct {
+	// Sealed blocks were written, Present ones were there already, Dropped ones came to nothing.
+	Sealed, Present, Dropped uint32
+	// Chain is for the ParentChain of what follows in the same prompt.
+	Chain chain.Key
+}
+
+// Publish publishes. write is shown each slot that is to be written, with the block's place in Blocks; it fills all of it. It returns
+// when the Manager has everything. When the context ends first, or a write fails, what is not yet written is given up; the caller's pages are his own
+// again in any case, since nobody but write reads them. An error of write is returned.
+//
+// A long run of a prompt goes in pieces: the Manager finds room for the next one while this one is written.
+func (s *Session) Publish(ctx context.Context, p *Publish, write func(block int, slot []byte) error) (Published, error) {
+	return s.publishAll(ctx, p, filler{every: sealEvery, copiers: 1, write: func(i int, slot []byte) (uint64, error) { return 0, write(i, slot) }})
+}
+
+// PublishPages is Publish for a caller whose pages lie in memory: page returns block i's part, all of it. They are copied here, with their
+// checksums, in one pass and by Options.Copiers goroutines, so that page may be called by several at once and in any order. It is the
+// quicker one, and the Manager looks at no page for it.
+func (s *Session) PublishPages(ctx context.Context, p *Publish, page func(block int) ([]byte, error)) (Published, error) {
+	return s.publishAll(ctx, p, filler{summed: true, every: pieceBytes, copiers: s.opt.Copiers, write: func(i int, slot []byte) (uint64, error) {
+		src, err := page(i)
+		if err == nil && len(src) != len(slot) {
+			err = fmt.Errorf("page %d has %d bytes, and its slot %d", i, len(src), len(slot))
+		}
+		if err != nil {
+			return 0, err
+		}
+		return copySum(slot, src), nil
+	}})
+}
+
+// filler writes slots.
+type filler struct {
+	summed  bool // write returns checksums
+	every   int  // bytes are sealed together
+	copiers int
+	write   func(block int, slot []byte) (sum uint64, err error)
+}
+
+const (
+	// sealEvery is how many bytes are written before they are told, if the Manager makes their checksums: it does while the next are written, and a
+	// frame for each mebibyte costs less than a hundredth of it.
+	sealEvery = 1 << 20
+	// pieceBytes and pieceBlocks bound the pieces that a long run is published in: a millisecond of copying, which hides the Manager's work for the
+	// next, and a hundred times what their frames cost.
+	pieceBytes, pieceBlocks = 16 << 20, 512
+)
+
+// piece is some blocks of a Publish that go in one message.
+type piece struct {
+	from, to int
+	call     *call
+	granted  *wire.Granted
+}
+
+// piecesOf cuts a publish up. Names of blocks follow from those before them in the message, and of what is before a message only the last one's
+// is told; so what is no run of one group goes in one.
+func (s *Session) piecesOf(p *Publish) []piece {
+	all := []piece{{from: 0, to: len(p.Blocks)}}
+	for i := 1; i < len(p.Blocks); i++ {
+		if b := &p.Blocks[i]; b.Group != 0 || p.Blocks[0].Group != 0 || b.Parent != p.Blocks[i-1].Hash {
+			return all
+		}
+	}
+	n := pieceBlocks
+	if len(p.Blocks) > 0 && p.Blocks[0].Group == 0 {
+		n = max(1, min(n, pieceBytes/max(1, int(s.parts[0][p.Part]))))
+	}
+	if len(p.Blocks) <= 2*n {
+		return all
+	}
+	all = all[:0]
+	for from := 0; from < len(p.Blocks); from += n {
+		all = append(all, piece{from: from, to: min(from+n, len(p.Blocks))})
+	}
+	return all
+}
+
+func (s *Session) publishAll(ctx context.Context, p *Publish, f filler) (out Published, err error) {
+	if err := s.begin(); err != nil {
+		return Published{}, err
+	}
+	defer s.work.Done()
+	if int(p.Part) >= len(s.parts[0]) {
+		return Published{}, fmt.Errorf("part %d of %d", p.Part, len(s.parts[0]))
+	}
+	ctx, cancel := s.both(ctx)
+	defer cancel()
+	pieces := s.piecesOf(p)
+	out.Chain = p.ParentChain
+	asked, ended := 0, 0
+	ask := func() error {
+		a := &pieces[asked]
+		m := &wire.Publish{Part: p.Part, Scope: p.Scope, Root: p.Root, ParentChain: out.Chain, Blocks: p.Blocks[a.from:a.to]}
+		var err error
+		if a.call, err = s.publish.ask(m, func() { s.pubs++; m.Op = s.pubs }); err == nil {
+			asked++
+		}
+		return err
+	}
+	err = ask()
+	for i := 0; err == nil && i < asked; i++ {
+		if err = s.grantedPiece(ctx, &pieces[i]); err != nil {
+			break
+		}
+		out.Chain = pieces[i].granted.Chain
+		more := i+1 < len(pieces) && pieces[i].room()
+		if more {
+			err = ask()
+		}
+		if err == nil {
+			err = s.fill(ctx, &pieces[i], p, f)
+		}
+		// The one before has been sealed for a whole piece's time: so three are open at most.
+		if err == nil && i > 0 {
+			err, ended = s.published(ctx, &pieces[i-1], &out), i
+		}
+		if !more && i+1 < len(pieces) { // nothing that continues it could be reached
+			out.Dropped += uint32(len(p.Blocks) - pieces[i].to)
+		}
+	}
+	for i := ended; i < asked; i++ {
+		switch a := &pieces[i]; {
+		case a.call == nil:
+		case a.granted == nil: // given up
+			s.giveUp(a.call)
+		default:
+			err = errors.Join(err, s.published(ctx, a, &out))
+		}
+	}
+	return out, s.lost(err)
+}
+
+// grants asks for slots, one a block. The call is the caller's to forget unless there is an error. What is granted after the context has ended is
+// given back.
+func (s *Session) grants(ctx context.Context, p *Publish) (*call, *wire.Granted, error) {
+	m := &wire.Publish{Part: p.Part, Scope: p.Scope, Root: p.Root, ParentChain: p.ParentChain, Blocks: p.Blocks}
+	a := piece{to: len(p.Blocks)}
+	var err error
+	if a.call, err = s.publish.ask(m, func() { s.pubs++; m.Op = s.pubs }); err != nil {
+		return nil, nil, err
+	}
+	if err := s.grantedPiece(ctx, &a); err != nil {
+		if a.call != nil {
+			s.giveUp(a.call)
+		}
+		return nil, nil, s.lost(err)
+	}
+	return a.call, a.granted, nil
+}
+
+// room says that there was some for the piece's last block.
+func (a *piece) room() bool {
+	return a.granted.Slots[len(a.granted.Slots)-1].Disposition != core.NoRoom
+}
+
+// grantedPiece waits for the Manager's answer.
+func (s *Session) grantedPiece(ctx context.Context, a *piece) error {
+	answer, err := a.call.next(ctx)
+	if err != nil {
+		if ClassOf(err) != 0 || ctx.Err() == nil || s.ctx.Err() != nil { // there is nothing to come
+			s.publish.forget(a.call)
+			a.call = nil
+		}
+		return err
+	}
+	granted, ok := answer.m.(*wire.Granted)
+	if !ok || len(granted.Slots) != a.to-a.from {
+		s.publish.uc.Close()
+		s.publish.forget(a.call)
+		a.call = nil
+		return ErrProtocol
+	}
+	a.granted = granted
+	return nil
+}
+
+// published waits for the end of a piece, and counts.
+func (s *Session) published(ctx context.Context, a *piece, out *Published) error {
+	defer s.publish.forget(a.call)
+	for _, g := range a.granted.Slots {
+		if g.Disposition == core.Present {
+			out.Present++
+		}
+	}
+	for {
+		answer, err := a.call.next(ctx)
+		if ClassOf(err) == wire.StaleSlot {
+			continue // a block was given up meanwhile, by a flush say: it counts as dropped
+		}
+		if err != nil {
+			return err
+		}
+		if m, ok := answer.m.(*wire.Published); ok {
+			out.Sealed += m.Sealed
+			out.Dropped += m.Dropped
+			return nil
+		}
+	}
+}
+
+// giveUp has the answer to a Publish whose caller has left taken, and what it grants given back. A Manager that never answers is left alone with
+// it: the goroutine ends with the session, and Close waits for it.
+func (s *Session) giveUp(c *call) {
+	s.work.Add(1) // the caller's call is counted until it returns
+	go func() {
+		defer s.work.Done()
+		defer s.publish.forget(c)
+		if a, err := c.next(s.ctx); err == nil {
+			if granted, ok := a.m.(*wire.Granted); ok {
+				s.abandon(c, granted.Slots)
+			}
+		}
+	}()
+}
+
+// fill has the slots of a piece written and seals them, some at a time.
+func (s *Session) fill(ctx context.Context, a *piece, p *Publish, f filler) error {
+	slots := a.granted.Slots
+	var done []wire.Sealed
+	var mem [][]byte
+	var blocks []int
+	for from := 0; from < len(slots); {
+		done, mem, blocks = done[:0], mem[:0], blocks[:0]
+		to, bytes := from, 0
+		err := ctx.Err()
+		var arena *mapping
+		for ; err == nil && to < len(slots) && bytes < f.every; to++ {
+			g := &slots[to]
+			if g.Disposition != core.Write {
+				continue
+			}
+			if arena == nil || arena.ID != g.Slot.Arena {
+				arena = s.own(g.Slot.Arena)
+			}
+			n := s.parts[p.Blocks[a.from+to].Group][p.Part]
+			if arena == nil || g.Slot.Index >= arena.Slots || n > arena.SlotBytes {
+				err = ErrProtocol
+				break
+			}
+			done, mem, blocks = append(done, wire.Sealed{Slot: g.Slot}), append(mem, arena.slot(g.Slot.Index, n)), append(blocks, a.from+to)
+			bytes += int(n)
+		}
+		written := 0
+		if err == nil {
+			written, err = f.run(ctx, done, mem, blocks)
+		}
+		if written > 0 {
+			err = errors.Join(err, s.publish.say(a.call.ref, &wire.Seal{Summed: f.summed, Slots: done[:written]}))
+		}
+		if err != nil {
+			return errors.Join(err, s.abandonRest(a, slots[from:], written))
+		}
+		from = to
+	}
+	return nil
+}
+
+// run writes some slots and returns how many of the first were.
+func (f *filler) run(ctx context.Context, done []wire.Sealed, mem [][]byte, blocks []int) (written int, err error) {
+	ok := make([]bool, len(done))
+	err = each(len(done), f.copiers, func(i int) (err error) {
+		if err = ctx.Err(); err == nil {
+			done[i].Checksum, err = f.write(blocks[i], mem[i])
+		}
+		ok[i] = err == nil
+		return err
+	})
+	for written < len(ok) && ok[written] {
+		written++
+	}
+	return written, err
+}
+
+// abandonRest gives back what of the slots was to be written, but for the first so many.
+func (s *Session) abandonRest(a *piece, slots []wire.GrantedSlot, written int) error {
+	for i, g := range slots {
+		if g.Disposition != core.Write {
+			continue
+		}
+		if written == 0 {
+			return s.abandon(a.call, slots[i:])
+		}
+		written--
+	}
+	return nil
+}
+
+// own returns the mapping of an arena of the session's own; nil: it has none of that id.
+func (s *Session) own(id uint32) *mapping {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.own[id]
+}
+
+func (s *Session) abandon(c *call, rest []wire.GrantedSlot) error {
+	m := &wire.Abandon{}
+	for _, g := range rest {
+		if g.Disposition == core.Write {
+			m.Slots = append(m.Slots, g.Slot)
+		}
+	}
+	if len(m.Slots) == 0 {
+		return nil
+	}
+	return s.publish.say(c.ref, m)
+}

@@ -1,0 +1,65 @@
+package manager
+
+import (
+	"github.com/perigee-llm/perigee/internal/cache/channel"
+	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
+	"github.com/perigee-llm/perigee/internal/cache/core"
+)
+
+// A consumer that takes compares the checksums itself, as it copies, while the pages are in its cache. It is believed about its own copy, and
+// about nothing else: what it says does not match we look at before it goes.
+
+// takePages starts a consumer's restore and names all its pages at once.
+func (m *Manager) takePages(by *asker, e *wire.Take) {
+	m.locked(func() {
+		m.step(&core.Start{Session: by.s.id, Lease: e.Lease, Consumer: e.Consumer}, by)
+		if r := by.s.restores[e.Lease]; by.plan != nil && r != nil {
+			if r.taken == nil {
+				r.taken = map[uint32][]core.PlanSlot{}
+			}
+			r.taken[e.Consumer] = by.plan.Slots
+		}
+	})
+	if by.plan == nil {
+		return
+	}
+	all := by.plan.Slots
+	for first := 0; first < len(all); first += wire.MaxBlocks {
+		part := all[first:min(first+wire.MaxBlocks, len(all))]
+		m.send(by, by, &wire.Plan{Lease: e.Lease, Consumer: e.Consumer, First: uint32(first), Total: uint32(len(all)), Slots: part})
+	}
+}
+
+// lookAgain verifies the page that a taking consumer says does not match. It is still held, since the consumer has not ended. If it is
+// spoiled that is noted, and the page goes.
+func (m *Manager) lookAgain(by *asker, e *wire.Copied) {
+	var page *core.PlanSlot
+	m.locked(func() {
+		if r := by.s.restores[e.Lease]; r != nil && uint64(e.Bad) < uint64(len(r.taken[e.Consumer])) {
+			page = &r.taken[e.Consumer][e.Bad]
+			delete(r.taken, e.Consumer) // one look a restore
+		}
+	})
+	if page != nil && !m.verify(page) {
+		m.spoiled(by, e.Lease, e.Consumer, e.Bad, page.Slot)
+	}
+}
+
+// leave takes a process's word about a session that it has lost; that we have lost it, too, we may not know yet.
+func (m *Manager) leave(c *channel.Conn, h wire.Header, msg *wire.Leave) {
+	left := false
+	m.locked(func() {
+		for _, s := range m.mu.sessions {
+			if s.token == msg.Token {
+				m.goodbye(c, s)
+				left = true
+				return
+			}
+		}
+	})
+	if !left {
+		m.refuseTo(c, h, refusal{wire.StaleSession, ""})
+		return
+	}
+	c.Send(c.Header(h.Ref, 0), &wire.Bye{})
+}
