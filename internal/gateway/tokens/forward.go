@@ -69,26 +69,38 @@ func TextOnly(messages []byte) bool {
 // shapeOf reads the messages. Names of keys are compared exactly and the last of two counts, as engines do; encoding/json
 // would take "Content" for content where it reads into a struct.
 func shapeOf(messages []byte) (s shape) {
-	var turns []map[string]json.RawMessage
+	var decoded []map[string]json.RawMessage
 	if m := bytes.TrimLeft(messages, " \t\r\n"); len(m) == 0 || m[0] != '[' {
 		s.noMessages = true
 		return s
 	}
-	if json.Unmarshal(messages, &turns) != nil {
+	if json.Unmarshal(messages, &decoded) != nil {
 		s.unreadable = true
 		return s
 	}
+	turns := make([]turn, len(decoded))
+	for i, d := range decoded {
+		for key, value := range d {
+			turns[i].set([]byte(key), value)
+		}
+	}
+	return shapeOfTurns(turns)
+}
+
+// shapeOfTurns judges what was read. A turn without a role, or null, is unreadable.
+func shapeOfTurns(turns []turn) (s shape) {
 	s.noMessages = len(turns) == 0
 	before := ""
-	for i, t := range turns {
-		var role string
-		if t == nil || json.Unmarshal(t["role"], &role) != nil { // null, or a turn without a role
+	for i := range turns {
+		t := &turns[i]
+		role, ok := t.name()
+		if !ok {
 			s.unreadable = true
 			return s
 		}
-		s.tools = s.tools || role == "tool" || role == "function" || given(t["tool_calls"]) || given(t["function_call"])
-		s.parts = s.parts || !isText(t["content"])
-		s.reasoning = s.reasoning || given(t["reasoning_content"]) || given(t["reasoning"]) // SGLang's and vLLM's names
+		s.tools = s.tools || role == "tool" || role == "function" || given(t.toolCalls) || given(t.functionCall)
+		s.parts = s.parts || !isText(t.content)
+		s.reasoning = s.reasoning || given(t.reasoningContent) || given(t.reasoning) // SGLang's and vLLM's names
 		// Templates treat these differently.
 		s.unusual = s.unusual || i > 0 && (role == "system" || role == "developer" || role == "user" && before == "user")
 		s.developer = s.developer || role == "developer"

@@ -98,7 +98,12 @@ func (m *Model) measureChat(r Request) (Facts, bool) {
 	if m.tmpl == nil {
 		err = m.why
 	}
-	f := Facts{Err: err, shape: shapeOf(r.Messages)}
+	f := Facts{Err: err}
+	if form == template.Rendered {
+		f.shape = shapeOfValid(r.Messages)
+	} else {
+		f.shape = shapeOf(r.Messages)
+	}
 	switch form {
 	case template.Absent:
 		return f, false
