@@ -1,7 +1,12 @@
-"""The connector, slowed down: loads wait as long as the file says that PERIGEE_SLOW_LOADS names, if it is there. For restore.py, which has to
-do something while a load is under way."""
+"""The connector, slowed down, for restore.py, which has to do something while a load or a save is under way:
+
+  - a load waits as long as the file says that PERIGEE_SLOW_LOADS names, if it is there;
+  - a save stops after as many pages as the file says that PERIGEE_HOLD_SAVES names, in the middle of publishing: it says so in a file beside it with ".held" behind its name,
+    and goes on when the first is gone.
+"""
 
 import os
+import pathlib
 import time
 
 from perigee.vllm import working
@@ -32,6 +37,29 @@ class _Waiting:
         return getattr(self._load, name)
 
 
+class HeldPages:
+    """Pages whose reading stops. The saver holds the step's lock meanwhile, so that the engine stands still too."""
+
+    def __init__(self, pages):
+        self._pages, self._read, self._hold = pages, 0, pathlib.Path(os.environ["PERIGEE_HOLD_SAVES"])
+
+    def read(self, block, page):
+        self._pages.read(block, page)
+        try:
+            most = int(self._hold.read_text())
+        except FileNotFoundError:
+            self._read = 0
+            return
+        self._read += 1
+        if self._read >= most:
+            self._hold.with_suffix(".held").write_text(f"{self._read} pages, block {block}")
+            while self._hold.exists():
+                time.sleep(0.01)
+
+    def __getattr__(self, name):
+        return getattr(self._pages, name)
+
+
 class SlowConnector(PerigeeConnector):
     def register_kv_caches(self, kv_caches):
         before, working.Loader = working.Loader, Loader
@@ -39,3 +67,4 @@ class SlowConnector(PerigeeConnector):
             super().register_kv_caches(kv_caches)
         finally:
             working.Loader = before
+        self._saver._pages = HeldPages(self._pages)
