@@ -18,6 +18,7 @@ import (
 type table struct {
 	shards [1 << shardBits]shard
 	used   []uint8 // scratch of resize
+	none   uint32  // what where says of a shard that is empty
 }
 
 type shard struct {
@@ -104,13 +105,11 @@ func (t *table) search(hash uint64) (s search) {
 func (t *table) where(hash uint64) *uint32 {
 	a := t.shards[hash>>(64-shardBits)].store.Load()
 	if a == nil {
-		return &nowhere
+		return &t.none
 	}
 	at, _ := a.home(hash)
 	return &a.buckets[at][0]
 }
-
-var nowhere uint32
 
 // touch reads words that will be needed, so that they are near then. They lie far apart: where all that is done in between is to read, the
 // processor waits for many at once. What it returns means nothing, and must be used, or the compiler drops the reads.
