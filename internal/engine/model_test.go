@@ -248,14 +248,14 @@ type restDriver struct {
 
 // answer answers one lookup or restore, if there is one: all, part or nothing of it. In pages that are not named as restored there is anything.
 func (d *restDriver) answer(t *testing.T) bool {
-	for _, id := range slices.Sorted(maps.Keys(d.lookups)) {
-		n := d.lookups[id]
+	if ids := slices.Sorted(maps.Keys(d.lookups)); len(ids) > 0 {
+		id, n := ids[0], d.lookups[ids[0]]
 		delete(d.lookups, id)
 		d.c.Found(d.now, id, d.rng.IntN(n+2))
 		return true
 	}
-	for _, id := range slices.Sorted(maps.Keys(d.restores)) {
-		w := d.restores[id]
+	if ids := slices.Sorted(maps.Keys(d.restores)); len(ids) > 0 {
+		id, w := ids[0], d.restores[ids[0]]
 		delete(d.restores, id)
 		delete(d.held, id)
 		n := d.rng.IntN(len(w.Hashes) + 1)

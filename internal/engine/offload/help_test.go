@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -48,8 +49,8 @@ func managerOptions(socket string) manager.Options {
 	return o
 }
 
-// startChild starts a Manager in a process of its own, and returns how to kill it.
-func (r *rig) startChild() (kill func()) {
+// startChild starts a Manager in a process of its own, and returns how to send it a signal, and how to kill it.
+func (r *rig) startChild() (signal func(os.Signal), kill func()) {
 	r.t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -77,7 +78,17 @@ func (r *rig) startChild() (kill func()) {
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "ready\n" {
 		r.t.Fatalf("%q, %v", line, err)
 	}
-	return kill
+	return func(s os.Signal) {
+		if err := cmd.Process.Signal(s); err != nil {
+			r.t.Error(err)
+		}
+		if s == syscall.SIGSTOP {
+			eventually(r.t, "stopped", func() bool {
+				text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
+				return err == nil && bytes.Contains(text, []byte(") T "))
+			})
+		}
+	}, kill
 }
 
 // The engine of these tests: blocks of 16 tokens, 16 of them, so that two prompts of 10 blocks do not fit beside each other.

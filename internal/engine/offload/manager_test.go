@@ -4,14 +4,19 @@ package offload_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tinylib/msgp/msgp"
 
 	"github.com/perigee-llm/perigee/internal/cache/channel/client"
 	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
@@ -19,6 +24,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/engine"
 	"github.com/perigee-llm/perigee/internal/engine/enginehttp"
 	"github.com/perigee-llm/perigee/internal/engine/offload"
+	"github.com/perigee-llm/perigee/internal/zmtp"
 )
 
 // TestRestores: what an engine has lost it gets back, page by page, and another engine of the same host gets it too.
@@ -204,7 +210,7 @@ func TestManagerEndsInARestore(t *testing.T) {
 // TestManagerKilledInARestore is the same with one that says nothing as it ends.
 func TestManagerKilledInARestore(t *testing.T) {
 	r := begin(t, true, slowRestores)
-	kill := r.startChild()
+	_, kill := r.startChild()
 	r.registered(1)
 	ended := r.restoring(t.Context())
 	kill()
@@ -217,6 +223,111 @@ func TestManagerKilledInARestore(t *testing.T) {
 	r.registered(2)
 	r.want(4, 10, 0)
 	r.until("it publishes again", func() bool { return r.m.Status().Usage.Blocks >= 10 })
+	r.atRest()
+}
+
+// TestStoppedManager: while it is stopped the engine computes, and when it goes on the same session does, too.
+func TestStoppedManager(t *testing.T) {
+	r := begin(t, true, func(o *enginehttp.Options) { o.CacheManager.LookupWait = 100 * time.Millisecond })
+	signal, _ := r.startChild()
+	r.registered(1)
+	signal(syscall.SIGSTOP)
+	r.want(1, 10, 0)
+	r.want(2, 10, 0)
+	if s := r.Stats().CacheManager; s.Lookups != 1 || s.LookupsLate != 1 || s.Unasked != 1 || s.Hung != 0 {
+		t.Errorf("%+v", *s)
+	}
+	signal(syscall.SIGCONT)
+	r.published(20)
+	r.restoredAtLast()
+	if s := r.Stats().CacheManager; s.Hung != 0 || s.Registrations != 1 {
+		t.Errorf("%+v", *s)
+	}
+}
+
+// restoredAtLast asks for prompts in turn, of which only one fits into the cache, until one is restored: on a busy machine an answer may be late.
+func (r *rig) restoredAtLast() {
+	r.t.Helper()
+	prompt := 1
+	r.until("a restore", func() bool {
+		prompt = 3 - prompt
+		if a, err := r.ask(r.t.Context(), prompt, 10, ""); err != nil || a.status != http.StatusOK {
+			r.t.Fatalf("%+v, %v", a, err)
+		}
+		return r.Stats().Load.RestoredTokens > 0
+	})
+}
+
+// TestStoppedManagerIsGivenUp, and found again when it goes on: the goodbye that it reads then gives the engine its memory back.
+func TestStoppedManagerIsGivenUp(t *testing.T) {
+	r := begin(t, true, func(o *enginehttp.Options) {
+		o.CacheManager.LookupWait, o.CacheManager.HangAfter = 100*time.Millisecond, time.Second
+	})
+	signal, _ := r.startChild()
+	r.registered(1)
+	signal(syscall.SIGSTOP)
+	r.want(1, 10, 0)
+	r.until("the session is given up", func() bool { return r.Stats().CacheManager.Hung >= 1 })
+	r.want(2, 10, 0)
+	signal(syscall.SIGCONT)
+	r.until("it is registered again", func() bool { s := r.Stats().CacheManager; return s.Registered && s.Registrations >= 2 })
+	r.restoredAtLast()
+	if l := r.Stats().Load; l.CorruptPages != 0 {
+		t.Errorf("%+v", l)
+	}
+}
+
+// TestEvents: whoever follows the engine's KV events knows exactly what its cache holds, restored blocks included.
+func TestEvents(t *testing.T) {
+	r := begin(t, false, func(o *enginehttp.Options) { o.KVEvents = &enginehttp.KVEvents{} })
+	r.want(1, 10, 0)
+	r.published(10)
+	r.evicted(2)
+	r.want(1, 10, 10*blockTokens)
+	l := r.Stats().Load // by when the batches of the last answer are out
+	var at map[string]struct {
+		Replay string `json:"replay_endpoint"`
+	}
+	if err := json.Unmarshal([]byte(r.get("/kv_event_sources")), &at); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := zmtp.Dial(t.Context(), zmtp.Dealer, at["0"].Replay, zmtp.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.Send(nil, make([]byte, 8)); err != nil {
+		t.Fatal(err)
+	}
+	held, stored := map[string]bool{}, 0
+	for {
+		var m zmtp.Message
+		if err := conn.Receive(&m); err != nil {
+			t.Fatal(err)
+		}
+		payload := m.Frames[len(m.Frames)-1]
+		if len(payload) == 0 {
+			break
+		}
+		batch, _, err := msgp.ReadIntfBytes(payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range batch.([]any)[1].([]any) {
+			ev := e.(map[string]any)
+			for _, h := range ev["block_hashes"].([]any) {
+				if name := fmt.Sprint(h); ev["type"] == "BlockStored" {
+					held[name] = true
+					stored++
+				} else {
+					delete(held, name)
+				}
+			}
+		}
+	}
+	if len(held) != l.CachedBlocks || stored != 10+kvBlocks-1+10 {
+		t.Errorf("the events say that %d blocks are held, of %d that were stored; the engine holds %d", len(held), stored, l.CachedBlocks)
+	}
 	r.atRest()
 }
 
