@@ -50,7 +50,8 @@ type Limits struct {
 	// tokens, and a session that has so many open at once is given no room for more until some are sealed.
 	Identity int
 	// Copies between slots and offered memory that a session may have under way, and pieces of them all together. 256: two for
-	// each of 64 ranks, twice over. 262,144: four of the largest messages, which take some ten MiB.
+	// each of 64 ranks, twice over. 262,144: four of the largest messages, which take some ten MiB; of all
+	// sessions together four times as many.
 	Copies, Pieces int
 	// SessionPools and Pools are how many pools of its own a session may offer, and all together. 128: two for each of 64 ranks. 512:
 	// each is a descriptor and a map.

@@ -82,11 +82,11 @@ func (c *Core) mayCopy(n *copying, p *Pages, slots []PlanSlot) Class {
 	switch {
 	case len(slots) == 0 || len(slots) > c.lim.Blocks*MaxParts || !s.fit(p, slots):
 		return Invalid
-	case len(s.copies) >= c.lim.Copies || s.pieces+n.pieces > c.lim.Pieces:
+	case len(s.copies) >= c.lim.Copies || s.pieces+n.pieces > c.lim.Pieces || c.pieces+n.pieces > 4*c.lim.Pieces:
 		return TooMany
 	}
 	twice := false
-	n.regions, twice = regionsOf(p.Pieces)
+	n.regions, twice = regionsOf(p.Pieces, int(p.Counts[0]))
 	if n.out && twice {
 		return Overlap
 	}
@@ -103,6 +103,7 @@ func (c *Core) beginCopy(n *copying) {
 	c.copies[n.id] = n
 	n.sess.copies = append(n.sess.copies, n)
 	n.sess.pieces += n.pieces
+	c.pieces += n.pieces
 }
 
 // copyOf returns the copy that the shell speaks of, and takes it off the books; nil: there is none.
@@ -116,6 +117,7 @@ func (c *Core) copyOf(id CopyID, out bool, k EventKind) *copying {
 	s := n.sess
 	s.copies = slices.DeleteFunc(s.copies, func(o *copying) bool { return o == n })
 	s.pieces -= n.pieces
+	c.pieces -= n.pieces
 	return n
 }
 
@@ -195,11 +197,11 @@ func (c *Core) copyUsage(u *Usage) {
 
 // checkCopies returns what is wrong with the books of copies, or "".
 func (c *Core) checkCopies() string {
-	all, pools, bytes := 0, 0, uint64(0)
+	all, pieces, pools, bytes := 0, 0, 0, uint64(0)
 	for _, s := range c.sessions {
-		pieces := 0
+		own := 0
 		for _, n := range s.copies {
-			pieces += n.pieces
+			own += n.pieces
 			if c.copies[n.id] != n || n.sess != s {
 				return "a copy is not its session's"
 			}
@@ -212,7 +214,8 @@ func (c *Core) checkCopies() string {
 				}
 			}
 		}
-		if pieces != s.pieces || s.gone && len(s.copies) == 0 {
+		pieces += own
+		if own != s.pieces || s.gone && len(s.copies) == 0 {
 			return "a session's copies do not add up"
 		}
 		all += len(s.copies)
@@ -224,7 +227,7 @@ func (c *Core) checkCopies() string {
 			return "a lost session has memory"
 		}
 	}
-	if all != len(c.copies) || pools != len(c.memories) || bytes != c.offeredBytes {
+	if all != len(c.copies) || pieces != c.pieces || pools != len(c.memories) || bytes != c.offeredBytes {
 		return "copies or offered memory do not add up"
 	}
 	return ""

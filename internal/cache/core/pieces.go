@@ -36,6 +36,8 @@ func (s *session) fit(p *Pages, slots []PlanSlot) bool {
 		return false
 	}
 	at := 0
+	var pool offered // of the last piece: mostly there is but one
+	number, known := uint32(0), false
 	for i, n := range p.Counts {
 		if n == 0 || uint64(n) > uint64(len(p.Pieces)-at) {
 			return false
@@ -47,8 +49,11 @@ func (s *session) fit(p *Pages, slots []PlanSlot) bool {
 		}
 		sum := uint64(0)
 		for _, x := range pieces {
-			pool, ok := s.pools[x.Pool]
-			if !ok || x.Length == 0 && want != 0 || x.Offset > pool.bytes || uint64(x.Length) > pool.bytes-x.Offset {
+			if !known || x.Pool != number {
+				pool, known = s.pools[x.Pool]
+				number = x.Pool
+			}
+			if !known || x.Length == 0 && want != 0 || x.Offset > pool.bytes || uint64(x.Length) > pool.bytes-x.Offset {
 				return false
 			}
 			sum += uint64(x.Length)
@@ -68,14 +73,26 @@ type region struct {
 }
 
 // regionsOf is the memory that pieces cover, in order and without overlap; twice says that some of it was named more than once.
-func regionsOf(pieces []Piece) (out []region, twice bool) {
+func regionsOf(pieces []Piece, stride int) (out []region, twice bool) {
 	all := make([]region, 0, len(pieces))
-	for _, x := range pieces {
-		if x.Length > 0 {
-			all = append(all, region{x.Pool, x.Offset, x.Offset + uint64(x.Length)})
+	// Of pages that follow each other the first pieces are in order, and the second, and so on: so there is often nothing to sort, which
+	// would take as long as copying a tenth of small pages.
+	for first := range stride {
+		for i := first; i < len(pieces); i += stride {
+			if x := &pieces[i]; x.Length > 0 {
+				all = append(all, region{x.Pool, x.Offset, x.Offset + uint64(x.Length)})
+			}
 		}
 	}
-	slices.SortFunc(all, func(a, b region) int { return cmp.Or(cmp.Compare(a.pool, b.pool), cmp.Compare(a.from, b.from)) })
+	order := func(a, b region) int {
+		if a.pool != b.pool {
+			return cmp.Compare(a.pool, b.pool)
+		}
+		return cmp.Compare(a.from, b.from)
+	}
+	if !slices.IsSortedFunc(all, order) {
+		slices.SortFunc(all, order)
+	}
 	out = all[:0]
 	for _, r := range all {
 		if n := len(out); n > 0 && out[n-1].pool == r.pool && r.from <= out[n-1].to {

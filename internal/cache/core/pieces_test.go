@@ -33,7 +33,7 @@ func TestRegions(t *testing.T) {
 		a, b := some(), some()
 		inA, twice := naive(a)
 		inB, _ := naive(b)
-		regions, got := regionsOf(a)
+		regions, got := regionsOf(a, 1+r.IntN(3))
 		if got != twice {
 			t.Fatalf("%v: twice %v", a, got)
 		}
@@ -55,7 +55,7 @@ func TestRegions(t *testing.T) {
 		for at := range inA {
 			both = both || inB[at]
 		}
-		other, _ := regionsOf(b)
+		other, _ := regionsOf(b, 1+r.IntN(3))
 		if meet(regions, other) != both || meet(other, regions) != both {
 			t.Fatalf("%v and %v meet: %v", a, b, both)
 		}

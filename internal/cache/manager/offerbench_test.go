@@ -66,12 +66,16 @@ func benchOffered(b *testing.B, page int) {
 			b.Fatalf("%+v, %v", r, err)
 		}
 	}
+	us := func(d time.Duration) float64 { return float64(d.Microseconds()) }
 	base := median(loops)
 	b.ReportMetric(float64(n*page)/1e9/base.Seconds(), "loop-GB/s")
-	b.ReportMetric(float64(median(asks).Microseconds()), "p50-query-µs")
-	b.ReportMetric(float64(base.Microseconds()), "p50-loop-µs")
-	b.ReportMetric(float64(median(restores).Microseconds()), "p50-restore-µs")
-	b.ReportMetric(float64(median(publishes).Microseconds()), "p50-publish-µs")
+	b.ReportMetric(us(base), "p50-loop-µs")
+	b.ReportMetric(us(median(asks)), "p50-query-µs")
+	b.ReportMetric(us(median(restores)), "p50-restore-µs")
+	b.ReportMetric(us(median(publishes)), "p50-publish-µs")
 	b.ReportMetric(base.Seconds()/median(publishes).Seconds(), "publish-share")
 	b.ReportMetric(base.Seconds()/median(restores).Seconds(), "restore-share")
+	// What each is at its best is what it costs on a machine that has nothing else to do: median has sorted them.
+	b.ReportMetric(loops[0].Seconds()/publishes[0].Seconds(), "best-publish-share")
+	b.ReportMetric(loops[0].Seconds()/restores[0].Seconds(), "best-restore-share")
 }

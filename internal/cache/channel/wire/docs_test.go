@@ -24,6 +24,7 @@ func (t *tracer) blob(*[]byte, int)           { t.say("bytes") }
 func (t *tracer) text(*string, int)           { t.say("text") }
 func (t *tracer) u32s(*[]uint32, int)         { t.say("u32s") }
 func (t *tracer) hashes(*[]core.Hash, int)    { t.say("hashes") }
+func (t *tracer) pieces(*[]core.Piece, int)   { t.types = append(t.types, "list", "u32", "u64", "u32") }
 func (t *tracer) count(_, _, _ int) (one int) { t.say("list"); return 1 }
 
 // TestDocs holds the tables of docs/cache-channel.md against the fields of the messages.

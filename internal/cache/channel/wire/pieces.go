@@ -86,11 +86,7 @@ func (m *PublishFrom) fields(c coder) {
 
 func pages(c coder, p *core.Pages) {
 	c.u32s(&p.Counts, core.MaxPieces)
-	list(c, &p.Pieces, core.MaxPieces, 16, func(c coder, x *core.Piece) {
-		c.u32(&x.Pool)
-		c.u64(&x.Offset)
-		c.u32(&x.Length)
-	})
+	c.pieces(&p.Pieces, core.MaxPieces)
 }
 
 func (m *RestorePieces) fields(c coder) {

@@ -42,6 +42,11 @@ func (f *filler) hashes(v *[]core.Hash, _ int) {
 		*v = append(*v, h)
 	}
 }
+func (f *filler) pieces(v *[]core.Piece, _ int) {
+	for range f.r.IntN(4) {
+		*v = append(*v, core.Piece{Pool: f.r.Uint32(), Offset: f.r.Uint64(), Length: f.r.Uint32()})
+	}
+}
 func (f *filler) count(_, _, _ int) int { return f.r.IntN(4) }
 
 func TestRoundTrip(t *testing.T) {
