@@ -40,7 +40,7 @@ type Core struct {
 
 	copies       map[CopyID]*copying // that the shell makes now
 	lastCopy     CopyID
-	pieces       int // of all copies
+	pieces       int                // of all copies
 	memories     map[[2]uint64]bool // that sessions have offered
 	offeredBytes uint64
 

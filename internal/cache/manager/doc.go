@@ -7,6 +7,8 @@
 //     anew.
 //   - What a process may write or read is nobody else's until the kernel says that the process is gone, or it says itself that
 //     it has unmapped everything.
+//   - What is copied for a process, out of memory of its own or into it, ends before its slots are free, before that memory is unmapped, and before
+//     its connections end; and a page is told as good only after it was copied and found to be what was sealed.
 //   - A connection's trouble is its session's and nobody else's. Checksums are made and compared outside of the lock that all share, in the
 //     goroutine of the connection that wants them.
 //   - Close ends everything that Start began; what is killed leaves nothing behind but the socket's name, which the next one replaces.
