@@ -95,12 +95,12 @@ func (c *copier) add(j *copyJob) {
 	for _, l := range *lane {
 		if l.session == session {
 			l.jobs = append(l.jobs, j)
-			c.mu.more.Broadcast()
+			c.mu.more.Signal()
 			return
 		}
 	}
 	*lane = append(*lane, &line{session, []*copyJob{j}})
-	c.mu.more.Broadcast()
+	c.mu.more.Signal() // whoever takes a batch wakes the next if there is more
 }
 
 func lane(out bool) int {
@@ -117,7 +117,7 @@ func (c *copier) stop(j *copyJob) {
 	if j.next < j.end {
 		j.end, j.mismatch = j.next, false
 	}
-	c.mu.more.Broadcast() // somebody has to see that it has ended
+	c.mu.more.Signal() // somebody has to see that it has ended
 }
 
 // close waits until everything that was taken in has ended. Nothing is added any more.
@@ -186,6 +186,9 @@ func (c *copier) batch(lane *[]*line) (j *copyJob, from, to int) {
 	}
 	if len(l.jobs) > 0 {
 		*lane = append(*lane, l)
+	}
+	if len(c.mu.turns[0])+len(c.mu.turns[1]) > 0 {
+		c.mu.more.Signal()
 	}
 	return j, from, to
 }

@@ -140,9 +140,16 @@ func (p *Pool) move(dst, src []byte) (err error) {
 		}
 		err = ErrGone
 	}()
-	copy(dst, src)
+	for len(src) > 0 {
+		n := copy(dst, src[:min(len(src), moveAtOnce)])
+		dst, src = dst[n:], src[n:]
+	}
 	return nil
 }
+
+// moveAtOnce is how much one copy moves: the runtime cannot stop a goroutine in the middle of one, and 1 MiB holds a collection of garbage up
+// for a tenth of a millisecond.
+const moveAtOnce = 1 << 20
 
 func (p *Pool) has(addr uintptr) bool {
 	from := uintptr(unsafe.Pointer(unsafe.SliceData(p.mem)))
