@@ -90,6 +90,9 @@ func writeMarkdown(w io.Writer, plan *judge.Plan, r *Run, res *Result) {
 			digits = 0
 		}
 		got := show(v.Got, digits)
+		if v.Rule.Stat == "" && v.Got != nil { // a share is of what was run, and has no interval
+			got = fmt.Sprintf("%.3f", float64(v.Got[0]))
+		}
 		if v.Reason != "" {
 			got += "; " + v.Reason
 		}

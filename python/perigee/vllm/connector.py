@@ -23,8 +23,9 @@ DEFAULT_SOCKET = "/run/perigee/cache.sock"
 LOOKUP_MS = 250
 # How long a step waits for its own saves. Copying 4,000 tokens takes some ten milliseconds.
 SAVE_MS = 500
-# How long nothing may move while something is restored; then it is computed. A page comes every few milliseconds.
-LOAD_MS = 1000
+# How long nothing may move while something is restored; then it is computed. A page comes every few milliseconds; but on two cores with a load average of 40 one load in
+# ten stood still for a second, and computing what it brought took five.
+LOAD_MS = 3000
 # For one answer that the Manager gives at once.
 ANSWER_S = 10.0
 # The same for a rank: longer than the Manager's patience of two minutes. Nothing waits for it but threads, and giving up earlier would end the session, for good as
