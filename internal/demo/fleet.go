@@ -32,7 +32,7 @@ func managerBytes(n int) uint64 {
 	return uint64(min(n*managerPools*poolBlocks*enginehttp.DefaultPageBytes, maxManagerBytes))
 }
 
-// registerWait bounds the engines' registration with the Manager: it makes their memory, in a second on the slowest machine that we know.
+// registerWait bounds the engines' registration with the Manager, and their goodbye: it makes their memory, in a second on the slowest machine that we know.
 const registerWait = 30 * time.Second
 
 // shutdownGrace bounds how long a fleet that is taken down waits for requests under way: they end within milliseconds,
@@ -122,7 +122,7 @@ func (f *Fleet) awaitManager(ctx context.Context) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("%s has not registered with the Cache Manager (%s): %w", f.Engines[i].ID, m.Error, ctx.Err())
+			return fmt.Errorf("%s has not registered with the Cache Manager (%s): %w; --no-manager leaves it out", f.Engines[i].ID, m.Error, ctx.Err())
 		}
 	}
 	return nil

@@ -47,7 +47,7 @@ func (m *cacheManager) endpoints() *managerEndpoints {
 
 // close ends the Manager, whose engines have said goodbye, and says what it still held then.
 func (m *cacheManager) close() (held int64, err error) {
-	deadline := time.Now().Add(shutdownGrace)
+	deadline := time.Now().Add(registerWait) // it takes a moment, unless the machine has no time for the Manager
 	for len(m.Status().Sessions) > 0 && time.Now().Before(deadline) {
 		<-time.After(time.Millisecond)
 	}
