@@ -19,7 +19,7 @@ import (
 // breaks off becomes an error and not half an answer. Nearly all answers are smaller; a larger one passes as it comes.
 const bufferedAnswer = 1 << 20
 
-// chunk is the size of the buffers that streams are copied with, in bytes: what net/http reads at once from a connection, a
+// chunk is the size of the buffers that streams are copied with, in bytes: what an engine that is ahead has ready at once, a
 // few hundred tokens of text.
 const chunk = 8 << 10
 
@@ -67,7 +67,7 @@ func (c *call) head(resp *http.Response, length int64) {
 		}
 	}
 	if h["Content-Type"] == nil {
-		h["Content-Type"] = nil // net/http must not guess one
+		h["Content-Type"] = nil // the server must not guess one
 	}
 	if length >= 0 {
 		h["Content-Length"] = []string{strconv.FormatInt(length, 10)}

@@ -86,7 +86,7 @@ type call struct {
 	usage      sse.Usage
 	clientLeft bool
 	broken     bool // the answer broke off after its head was sent: the connection must not end cleanly
-	unanswered bool // nothing was written, and net/http must not make an empty 200 of that
+	unanswered bool // nothing was written, and the server must not make an empty 200 of that
 }
 
 // asked is what the client asked. It is kept for as long as another engine may have to get it, and let go when an answer has begun that is
@@ -154,7 +154,7 @@ func (s *Server) completions(kind body.Kind) http.Handler {
 func (c *call) serve(kind body.Kind) {
 	defer c.finish()
 	defer c.survive()
-	defer c.extend() // for what net/http has still to write
+	defer c.extend() // for what the server has still to write
 	defer c.forgetQuestion()
 	if e := c.prepare(kind); e != nil {
 		c.refuse(e)
@@ -411,7 +411,7 @@ func (c *call) refuse(e *Error) {
 	if c.status != 0 {
 		return
 	}
-	if c.r.Context().Err() != nil && e != errBodyStalled { // net/http takes a client that is silent for one that left
+	if c.r.Context().Err() != nil && e != errBodyStalled { // net/http, which serves HTTP/2, takes a client that is silent for one that left
 		c.clientLeft = true
 		if e == errBodyBroken { // perhaps it closed only its own direction
 			c.status, c.code = statusClientLeft, e.Code

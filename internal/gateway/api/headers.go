@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"net/http"
 	"strings"
+	"sync"
 )
 
 const headerRequestID = "X-Request-Id"
@@ -29,9 +30,13 @@ func visible(s string) bool {
 	return true
 }
 
+// randomBits are places for 128 random bits, which would go to the heap one by one.
+var randomBits = sync.Pool{New: func() any { return new([16]byte) }}
+
 // randomHex returns 128 random bits as 32 hexadecimal digits.
 func randomHex() string {
-	var b [16]byte
+	b := randomBits.Get().(*[16]byte)
+	defer randomBits.Put(b)
 	_, _ = rand.Read(b[:]) // never fails: it ends the program where there is no randomness
 	var text [2 * len(b)]byte
 	hex.Encode(text[:], b[:])
@@ -65,7 +70,7 @@ func engineHeader(client http.Header, requestID string, stream bool) http.Header
 	return h
 }
 
-// Values that are shared by all requests; net/http only reads them.
+// Values that are shared by all requests; servers and transports only read them.
 var (
 	jsonType    = []string{"application/json"}
 	eventStream = []string{"text/event-stream"}

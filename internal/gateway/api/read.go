@@ -21,7 +21,7 @@ func (c *call) readBody() ([]byte, *Error) {
 	}
 	limit := c.v.Settings.MaxBody
 	if c.r.ContentLength > limit {
-		return nil, errBodyTooLarge // net/http closes the connection rather than reading it all
+		return nil, errBodyTooLarge // the server closes the connection rather than reading it all
 	}
 	in := c.r.Body
 	if c.r.ContentLength < 0 {
@@ -48,9 +48,9 @@ func (c *call) readBody() ([]byte, *Error) {
 		case err == nil:
 			continue
 		case errors.Is(err, io.EOF):
-			return buf, nil // net/http has lifted the deadline: from here on a read only notices that the client leaves
+			return buf, nil // the deadline counts for nothing any more: net/http lifts it, our own server reads no more of this request
 		}
-		// The deadline stays: net/http would wait for the rest of the body, and after an error of its reading it closes.
+		// The deadline stays: the server would wait for the rest of the body, and after an error of its reading it closes.
 		return nil, bodyError(err)
 	}
 }

@@ -187,15 +187,16 @@ func (s *Server) Admin() http.Handler {
 }
 
 // bounded gives the client's side of every request a time-out for each way, which a handler may move. Without the one for
-// reading, net/http would wait for ever for a body that nobody reads. While it drains each answer says that it is the last on its
+// reading, a server would wait for ever for a body that nobody reads. While it drains each answer says that it is the last on its
 // connection: a connection that is kept until the listener closes may take a further request with it.
 //
 // So does an answer to a request in chunks. If it had a Content-Length too, RFC 9112 (6.3) wants the connection closed, since a proxy before
-// us may have seen another end of it; net/http takes that field out and tells nobody. Clients of language models send lengths, not chunks.
+// us may have seen another end of it; net/http, which serves TLS, takes that field out and tells nobody. Clients of language models send lengths, not chunks.
 func (s *Server) bounded(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rc, now := http.NewResponseController(w), time.Now()
+		now := time.Now()
 		c := &s.current.Load().Settings
+		rc := deadlines(w)
 		_ = rc.SetWriteDeadline(now.Add(c.ClientStall))
 		if r.ContentLength != 0 {
 			_ = rc.SetReadDeadline(now.Add(c.BodyStall))
@@ -214,7 +215,21 @@ func (s *Server) bounded(h http.Handler) http.Handler {
 	})
 }
 
-var closeConnection = []string{"close"} // net/http only reads it
+// timed is a ResponseWriter whose connection has deadlines, as those of both servers are.
+type timed interface {
+	SetReadDeadline(deadline time.Time) error
+	SetWriteDeadline(deadline time.Time) error
+}
+
+// deadlines returns what moves the deadlines of w's connection.
+func deadlines(w http.ResponseWriter) timed {
+	if t, ok := w.(timed); ok {
+		return t
+	}
+	return http.NewResponseController(w)
+}
+
+var closeConnection = []string{"close"} // servers only read it
 
 // only answers 405 to other methods; HEAD counts as GET.
 func (s *Server) only(method string, h http.HandlerFunc) http.HandlerFunc {

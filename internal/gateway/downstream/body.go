@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io"
 	"net/http"
+
+	"github.com/perigee-llm/perigee/internal/gateway/sock"
 )
 
 const (
@@ -20,6 +22,7 @@ var errChunk = errors.New("malformed chunk")
 type body struct {
 	c       *conn
 	chunked bool
+	short   bool  // all of it is at most sock.Most
 	left    int64 // of the fixed body, or of the chunk at hand
 	inner   bool  // a chunk has begun, so its end must come before the next
 	expect  bool  // the client waits for 100 Continue before it sends
@@ -28,7 +31,7 @@ type body struct {
 
 // begin is for a request's head: length -1 means chunks.
 func (b *body) begin(length int64, expect bool) {
-	*b = body{c: b.c, chunked: length < 0, left: max(length, 0), expect: expect}
+	*b = body{c: b.c, chunked: length < 0, short: length >= 0 && length <= sock.Most, left: max(length, 0), expect: expect}
 	if length == 0 {
 		b.end(io.EOF)
 	}
@@ -76,10 +79,13 @@ func (b *body) readSome(p []byte) (n int, err error) {
 	if int64(len(p)) > b.left {
 		p = p[:b.left]
 	}
-	if b.c.in.buffered() > 0 {
+	switch {
+	case b.c.in.buffered() > 0:
 		n = b.c.in.copyTo(p)
-	} else {
-		n, err = b.c.in.read(p)
+	case b.short:
+		n, err = b.c.in.readShort(p)
+	default:
+		n, err = b.c.in.read(p) // what is long may be long to work with, too
 	}
 	b.left -= int64(n)
 	switch {

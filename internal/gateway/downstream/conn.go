@@ -248,6 +248,8 @@ func (c *conn) exchange() (again bool) {
 	c.life = nil
 	c.mu.Unlock()
 	l.end()
+	clear(c.header) // what they point to is not to be kept while the connection waits
+	clear(c.resp.header)
 	if whole && !again && c.resp.err == nil && (!errors.Is(c.body.err, io.EOF) || c.in.buffered() > 0) {
 		c.linger()
 	}
@@ -258,7 +260,6 @@ func (c *conn) exchange() (again bool) {
 func (c *conn) request() *http.Request {
 	h := &c.head
 	l := &life{base: c.base, url: h.url}
-	clear(c.header)
 	h.fill(c.header)
 	r := (&http.Request{
 		Method: h.method, URL: &l.url, Proto: protos[h.minor], ProtoMajor: 1, ProtoMinor: h.minor, Header: c.header, Host: h.host,

@@ -28,9 +28,28 @@ type input struct {
 	r, w   int               // what is buffered is buf[r:w]
 	pooled *[readBuffer]byte // buf, if it is that long
 
-	try func(uintptr) bool // tryRead, made once
-	n   int                // what tryRead met
-	err error
+	try  func(uintptr) bool // tryRead, made once
+	into []byte             // where it reads to; nil: a buffer
+	n    int                // what it met
+	err  error
+}
+
+// readShort is read for what is not more than [sock.Most].
+func (in *input) readShort(p []byte) (int, error) {
+	if in.raw == nil {
+		return in.read(p)
+	}
+	in.into = p
+	defer func() { in.into = nil }()
+	for {
+		err := in.raw.Read(in.try)
+		if err == nil {
+			return in.n, in.err
+		}
+		if in.over(err) {
+			return 0, err
+		}
+	}
 }
 
 // read reads straight from the connection.
@@ -159,9 +178,13 @@ func (in *input) line(limit int) ([]byte, error) {
 
 var errLongLine = errors.New("a line of a chunked body is too long")
 
-// tryRead is called with the connection's descriptor each time there may be something to read, and tells whether that is so. It reads into a
-// buffer from the pool, which goes back if there was nothing.
+// tryRead is called with the connection's descriptor each time there may be something to read, and tells whether that is so. Unless somebody
+// said where to, it reads into a buffer from the pool, which goes back if there was nothing.
 func (in *input) tryRead(fd uintptr) bool {
+	if in.into != nil {
+		in.n, in.err = sock.Read(fd, in.into)
+		return !errors.Is(in.err, sock.ErrNothing)
+	}
 	in.take()
 	in.n, in.err = sock.Read(fd, in.buf)
 	if errors.Is(in.err, sock.ErrNothing) {

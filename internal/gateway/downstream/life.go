@@ -18,6 +18,8 @@ type life struct {
 	done  chan struct{} // nil: nobody has asked for it
 	err   error
 	after []*hook
+	first hook     // most requests have one: the context of the engine's side
+	room  [1]*hook // of after
 }
 
 // hook is one function that waits for the end.
@@ -56,10 +58,17 @@ func (l *life) Err() error {
 
 // AfterFunc is what package context looks for in a parent. f must not block.
 func (l *life) AfterFunc(f func()) (stop func() bool) {
-	h := &hook{f}
 	l.mu.Lock()
+	h := &l.first
+	if h.f != nil { // used, perhaps taken off since
+		h = new(hook)
+	}
+	h.f = f
 	late := l.err != nil
 	if !late {
+		if l.after == nil {
+			l.after = l.room[:0]
+		}
 		l.after = append(l.after, h)
 	}
 	l.mu.Unlock()

@@ -60,9 +60,7 @@ var _ http.ResponseWriter = (*response)(nil)
 
 // begin is for a request.
 func (w *response) begin(h *head) {
-	header := w.header
-	clear(header)
-	*w = response{c: w.c, header: header, old: h.minor == 0, toHead: h.method == http.MethodHead, close: h.close}
+	*w = response{c: w.c, header: w.header, old: h.minor == 0, toHead: h.method == http.MethodHead, close: h.close}
 }
 
 // Header implements http.ResponseWriter.

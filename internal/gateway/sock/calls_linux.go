@@ -8,7 +8,8 @@ import (
 // vectored: several pieces are written with one call.
 const vectored = true
 
-// The calls. What a pointer goes to is reachable by the arguments until they return, and they neither grow the stack nor let anything move it.
+// The calls. What a pointer goes to is reachable by the arguments until they return, and the raw ones neither grow
+// the stack nor let anything move it; the others keep it as package syscall does.
 
 func read(fd uintptr, p []byte) (int, syscall.Errno) {
 	n, _, errno := syscall.RawSyscall(syscall.SYS_READ, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
@@ -21,12 +22,20 @@ func peek(fd uintptr) (int, syscall.Errno) {
 	return int(n), errno
 }
 
-func write(fd uintptr, p []byte) (int, syscall.Errno) {
+func write(fd uintptr, p []byte, tell bool) (int, syscall.Errno) {
+	if tell {
+		n, _, errno := syscall.Syscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
+		return int(n), errno
+	}
 	n, _, errno := syscall.RawSyscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
 	return int(n), errno
 }
 
-func writev(fd uintptr, iov []syscall.Iovec) (int, syscall.Errno) {
+func writev(fd uintptr, iov []syscall.Iovec, tell bool) (int, syscall.Errno) {
+	if tell {
+		n, _, errno := syscall.Syscall(syscall.SYS_WRITEV, fd, uintptr(unsafe.Pointer(unsafe.SliceData(iov))), uintptr(len(iov)))
+		return int(n), errno
+	}
 	n, _, errno := syscall.RawSyscall(syscall.SYS_WRITEV, fd, uintptr(unsafe.Pointer(unsafe.SliceData(iov))), uintptr(len(iov)))
 	return int(n), errno
 }

@@ -26,11 +26,11 @@ func peek(fd uintptr) (int, syscall.Errno) {
 	return n, errnoOf(err)
 }
 
-func write(fd uintptr, p []byte) (int, syscall.Errno) {
+func write(fd uintptr, p []byte, _ bool) (int, syscall.Errno) {
 	n, err := syscall.Write(int(fd), p)
 	return n, errnoOf(err)
 }
 
 const vectored = false // package syscall has no call for it
 
-func writev(uintptr, []syscall.Iovec) (int, syscall.Errno) { return 0, syscall.ENOSYS }
+func writev(uintptr, []syscall.Iovec, bool) (int, syscall.Errno) { return 0, syscall.ENOSYS }

@@ -77,6 +77,9 @@ func TestWriterFails(t *testing.T) {
 	w.Of(Raw(ours))
 	const size = 16 << 20 // more than the system keeps
 	rest := net.Buffers{make([]byte, size)}
+	if whole, err := w.Try(&rest); whole || err != nil || len(rest) != 1 || len(rest[0]) == size {
+		t.Fatalf("without waiting: %v, %v, %d pieces", whole, err, len(rest))
+	}
 	_ = ours.SetWriteDeadline(time.Now().Add(time.Millisecond))
 	if err := w.Write(&rest); !errors.Is(err, os.ErrDeadlineExceeded) || len(rest) != 1 || len(rest[0]) == 0 {
 		t.Fatalf("%v, %d pieces", err, len(rest))

@@ -69,6 +69,8 @@ type Writer struct {
 	iov  [pieces]syscall.Iovec
 	rest net.Buffers
 	err  error
+	once bool // it does not wait
+	n    uint // writes so far
 }
 
 // Of makes it the connection's.
@@ -85,7 +87,15 @@ func (w *Writer) Write(rest *net.Buffers) error {
 	return err
 }
 
-// step writes what the system takes, and tells whether that was all, or failed.
+// Try writes what the system takes at once, takes it out of rest, and tells whether that was all.
+func (w *Writer) Try(rest *net.Buffers) (whole bool, err error) {
+	w.once = true
+	err = w.Write(rest)
+	w.once = false
+	return err == nil && len(*rest) == 0, err
+}
+
+// step writes what the system takes, and tells whether that was all, or failed, or is not to be waited for.
 func (w *Writer) step(fd uintptr) (done bool) {
 	for {
 		for len(w.rest) > 0 && len(w.rest[0]) == 0 {
@@ -100,7 +110,7 @@ func (w *Writer) step(fd uintptr) (done bool) {
 			w.taken(n)
 		case syscall.EINTR:
 		case syscall.EAGAIN:
-			return false
+			return w.once
 		default:
 			w.err = &net.OpError{Op: "write", Net: "tcp", Err: errno}
 			return true
@@ -110,8 +120,10 @@ func (w *Writer) step(fd uintptr) (done bool) {
 
 // some writes the next pieces, of the last one perhaps a part.
 func (w *Writer) some(fd uintptr) (int, syscall.Errno) {
+	w.n++
+	tell := w.n%Telling == 0
 	if !vectored || len(w.rest) == 1 || len(w.rest[0]) >= Most {
-		return write(fd, w.rest[0][:min(len(w.rest[0]), Most)])
+		return write(fd, w.rest[0][:min(len(w.rest[0]), Most)], tell)
 	}
 	k, left := 0, Most
 	for _, p := range w.rest {
@@ -126,7 +138,7 @@ func (w *Writer) some(fd uintptr) (int, syscall.Errno) {
 		}
 		k++
 	}
-	n, errno := writev(fd, w.iov[:k])
+	n, errno := writev(fd, w.iov[:k], tell)
 	clear(w.iov[:k])
 	return n, errno
 }

@@ -28,22 +28,25 @@ const atOnce = 8 << 10
 type conn struct {
 	net.Conn
 	t      *Transport
-	key    string
+	key    place
 	raw    syscall.RawConn // nil where there is none
 	in     *input
-	head   []byte      // of the request; its memory is used again
-	parts  [][]byte    // head and body, taken out as they are written; likewise
-	rest   net.Buffers // of parts
-	bare   sock.Writer // if in.bare is set
-	hasty  bool        // a write's time-out is set, and may have passed
-	served int         // answers read to their end
-	idleAt time.Time   // when it was put aside
+	head   []byte        // of the request; its memory is used again
+	parts  [][]byte      // head and body, taken out as they are written; likewise
+	rest   net.Buffers   // of parts
+	bare   sock.Writer   // if in.bare is set
+	listen func(uintptr) // finds out whether it is silent; made once
+	silent bool
+	hasty  bool      // a write's time-out is set, and may have passed
+	served int       // answers read to their end
+	idleAt time.Time // when it was put aside
 
+	end     func()      // kill, made once
 	unhook  func() bool // takes the request's context off; false: it has ended and kill runs or ran
 	written chan error  // of the writer that was split off; nil: none was
 }
 
-func newConn(t *Transport, nc net.Conn, key string) *conn {
+func newConn(t *Transport, nc net.Conn, key place) *conn {
 	c := &conn{Conn: nc, t: t, key: key, in: newInput(nc)}
 	below := nc
 	if tc, ok := nc.(*tls.Conn); ok {
@@ -57,6 +60,8 @@ func newConn(t *Transport, nc net.Conn, key string) *conn {
 	if c.in.bare != nil {
 		c.bare.Of(c.in.bare)
 	}
+	c.end = c.kill
+	c.listen = func(fd uintptr) { c.silent = sock.Quiet(fd) }
 	return c
 }
 
@@ -66,9 +71,8 @@ func (c *conn) quiet() bool {
 	if c.raw == nil {
 		return true // nothing can be known; a request that fails on it says that the connection was reused
 	}
-	ok := false
-	err := c.raw.Control(func(fd uintptr) { ok = sock.Quiet(fd) })
-	return err == nil && ok
+	c.silent = false
+	return c.raw.Control(c.listen) == nil && c.silent
 }
 
 // kill closes the connection from another goroutine, because the request's context ended.
@@ -143,6 +147,15 @@ func (c *conn) write(pieces [][]byte) error {
 func (c *conn) writeNow(small bool) (whole bool, err error) {
 	if _, ok := c.Conn.(*tls.Conn); ok { // it does not outlive a write that timed out
 		return false, nil
+	}
+	if c.in.bare != nil { // nearly always all of it is taken, and no time-out is needed
+		if err := c.patience(time.Time{}); err != nil {
+			return false, err
+		}
+		if whole, err := c.bare.Try(&c.rest); whole || err != nil {
+			return whole, err
+		}
+		small = false
 	}
 	if small {
 		err = c.patience(time.Time{})

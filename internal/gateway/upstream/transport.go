@@ -39,10 +39,13 @@ type Transport struct {
 
 	mu struct {
 		sync.Mutex
-		idle   map[string][]*conn // by scheme and address; the last used is last
+		idle   map[place][]*conn // the last used is last
 		closed bool
 	}
 }
+
+// place is where connections go to.
+type place struct{ scheme, host string }
 
 // New returns a transport, and starts the goroutine that closes connections which were idle too long.
 func New(o Options) *Transport {
@@ -66,7 +69,7 @@ func New(o Options) *Transport {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	t := &Transport{o: o, stop: stop}
-	t.mu.idle = map[string][]*conn{}
+	t.mu.idle = map[place][]*conn{}
 	t.wg.Go(func() { t.sweep(ctx) })
 	return t
 }
@@ -148,7 +151,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, &Error{Stage: Dialing, Err: err}
 	}
-	c.unhook = context.AfterFunc(ctx, c.kill)
+	c.unhook = context.AfterFunc(ctx, c.end)
 	resp, err := c.exchange(req, pieces)
 	if err == nil {
 		return resp, nil
@@ -189,11 +192,11 @@ func bodyOf(req *http.Request) ([][]byte, error) {
 
 // get returns an idle connection that is still good, or a new one.
 func (t *Transport) get(ctx context.Context, scheme, host string) (*conn, error) {
-	key := scheme + "://" + host
+	key := place{scheme, host}
 	for {
 		c := t.pop(key)
 		if c == nil {
-			return t.dialAside(ctx, key, scheme, host)
+			return t.dialAside(ctx, key)
 		}
 		if time.Since(c.idleAt) < t.o.IdleTimeout && c.quiet() {
 			return c, nil
@@ -202,7 +205,7 @@ func (t *Transport) get(ctx context.Context, scheme, host string) (*conn, error)
 	}
 }
 
-func (t *Transport) pop(key string) *conn {
+func (t *Transport) pop(key place) *conn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	list := t.mu.idle[key]
@@ -217,7 +220,7 @@ func (t *Transport) pop(key string) *conn {
 
 // forget closes the idle connections to an engine that ended a kept one: whatever did that, a restart behind a proxy or a
 // machine that came back, has most likely ended all of them, and who tries again must not meet them one by one.
-func (t *Transport) forget(key string) {
+func (t *Transport) forget(key place) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, c := range t.mu.idle[key] {
@@ -242,18 +245,18 @@ func (t *Transport) put(c *conn) {
 
 // dialAside dials on a goroutine of its own and waits for it. The system's dialer goes deep, and a goroutine's stack does not shrink as
 // long as something long waits on it: each stream over a new connection would keep the 16 KiB that dialling took, in place of 8.
-func (t *Transport) dialAside(ctx context.Context, key, scheme, host string) (c *conn, err error) {
+func (t *Transport) dialAside(ctx context.Context, key place) (c *conn, err error) {
 	done := make(chan struct{})
 	go func() { // joined below; ctx ends it
 		defer close(done)
-		c, err = t.dial(ctx, key, scheme, host)
+		c, err = t.dial(ctx, key)
 	}()
 	<-done
 	return c, err
 }
 
-func (t *Transport) dial(ctx context.Context, key, scheme, host string) (*conn, error) {
-	addr, name, err := address(scheme, host)
+func (t *Transport) dial(ctx context.Context, key place) (*conn, error) {
+	addr, name, err := address(key.scheme, key.host)
 	if err != nil {
 		return nil, err
 	}
@@ -261,7 +264,7 @@ func (t *Transport) dial(ctx context.Context, key, scheme, host string) (*conn, 
 	if err != nil {
 		return nil, err
 	}
-	if scheme == "https" {
+	if key.scheme == "https" {
 		cfg := t.o.TLS.Clone()
 		if cfg.ServerName == "" {
 			cfg.ServerName = name
