@@ -157,7 +157,9 @@ var arrows = map[string][]string{
 	"internal/demo": {"internal/gateway/...", "internal/engine/...", "internal/trace", "internal/cache/manager"},
 
 	// The command line joins everything. Nothing imports a command.
-	"cmd/perigee":             {"internal/..."},
+	"cmd/perigee": {"internal/..."},
+	// It fills a built perigee cache over the channel.
+	"bench/cache":             {"internal/cache/channel/client", "internal/cache/channel/wire", "internal/cache/core", "internal/cache/state"},
 	"bench/gateway":           {}, // it measures built binaries from outside
 	"bench/tokenizers":        {"internal/gateway/tokens/bpe"},
 	"bench/eval/judge":        {"internal/splitmix"}, // whether what was declared before a run holds

@@ -40,7 +40,6 @@ type Conn struct {
 		files []attached
 		ended bool // nothing more is taken
 	}
-	buf  []byte   // the reader's
 	file *os.File // the reader's: what came with the frame in hand
 }
 
@@ -103,15 +102,16 @@ func (c *Conn) Flush() {
 			return
 		}
 		c.mu.Lock()
-		if cap(out) <= keepBuffer {
+		if cap(out) <= keepOut {
 			c.mu.spare = out[:0]
 		}
 		c.mu.Unlock()
 	}
 }
 
-// keepBuffer bounds what a connection keeps of its buffers, in bytes: enough for the usual query and plan.
-const keepBuffer = 256 << 10
+// keepBuffer bounds the buffers that are kept for all to use again, in bytes: enough for the usual query. keepOut bounds what each
+// connection keeps for its answers: what is longer is a plan or a grant of hundreds of pages, which takes longer than the memory for it.
+const keepBuffer, keepOut = 256 << 10, 8 << 10
 
 func (c *Conn) writeOut(out []byte, files []attached) error {
 	at := 0
@@ -202,7 +202,7 @@ func (c *Conn) release() {
 func (c *Conn) serve() (wire.Class, string) {
 	src := &receiver{uc: c.uc}
 	defer src.drop()
-	in := bufio.NewReaderSize(src, 64<<10)
+	in := bufio.NewReaderSize(src, readAhead)
 	greeted := false
 	for {
 		h, m, err := c.next(in)
@@ -241,6 +241,13 @@ func (c *Conn) serve() (wire.Class, string) {
 	}
 }
 
+// readAhead is what a connection keeps for reading, in bytes: most messages are shorter, and of longer ones the rest is read to where it belongs. With
+// hundreds of connections that are silent it adds up.
+const readAhead = 4 << 10
+
+// payloads are buffers for payloads, lent for as long as one is read. Silent connections have none.
+var payloads = sync.Pool{New: func() any { return new([]byte) }}
+
 // next reads one frame. Of an unknown kind it reads the payload, too.
 func (c *Conn) next(in *bufio.Reader) (wire.Header, wire.Message, error) {
 	head, err := in.Peek(wire.HeaderSize)
@@ -252,7 +259,12 @@ func (c *Conn) next(in *bufio.Reader) (wire.Header, wire.Message, error) {
 		return h, nil, err
 	}
 	in.Discard(wire.HeaderSize)
-	payload, bad := c.payload(in, int(h.Length))
+	buf := payloads.Get().(*[]byte)
+	defer payloads.Put(buf)
+	payload, bad := readPayload(in, (*buf)[:0], int(h.Length))
+	if cap(payload) <= keepBuffer {
+		*buf = payload
+	}
 	if bad != nil || err != nil {
 		return h, nil, errors.Join(bad, err)
 	}
@@ -260,9 +272,8 @@ func (c *Conn) next(in *bufio.Reader) (wire.Header, wire.Message, error) {
 	return h, m, err
 }
 
-// payload reads n bytes. It makes room as they come, so that a claim alone costs nothing.
-func (c *Conn) payload(in io.Reader, n int) ([]byte, error) {
-	buf := c.buf[:0]
+// readPayload reads n bytes into buf. It makes room as they come, so that a claim alone costs nothing.
+func readPayload(in io.Reader, buf []byte, n int) ([]byte, error) {
 	for len(buf) < n {
 		step := min(n-len(buf), max(64<<10, len(buf)))
 		if cap(buf)-len(buf) < step {
@@ -271,11 +282,8 @@ func (c *Conn) payload(in io.Reader, n int) ([]byte, error) {
 		at := len(buf)
 		buf = buf[:at+step]
 		if _, err := io.ReadFull(in, buf[at:]); err != nil {
-			return nil, err
+			return buf, err
 		}
-	}
-	if cap(buf) <= keepBuffer {
-		c.buf = buf
 	}
 	return buf, nil
 }

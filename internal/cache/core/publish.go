@@ -194,6 +194,20 @@ func (c *Core) grantAt(s *session, ref SlotRef) (at uint32, ok bool) {
 	return 0, false
 }
 
+// GrantedBytes is how many bytes a slot is granted for to a session that fills it itself; 0: it is not.
+func (c *Core) GrantedBytes(id SessionID, ref SlotRef) uint32 {
+	s := c.sessions[id]
+	if s == nil || !s.live {
+		return 0
+	}
+	at, class := c.sealable(s, ref)
+	if class != NoClass {
+		return 0
+	}
+	g := &c.grants[at]
+	return s.layout[c.books.GroupOf(g.page)].PartBytes[g.part]
+}
+
 func (c *Core) sealed(e *Sealed) {
 	s := c.sessionOf(e.Session, KindSealed, uint64(e.Slot.Index))
 	if s == nil {

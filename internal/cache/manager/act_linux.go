@@ -86,10 +86,7 @@ func (m *Manager) granted(a core.Granted, by *asker) {
 	for i, b := range a.Blocks {
 		out.Slots[i] = wire.GrantedSlot{Disposition: b.Disposition, Slot: b.Slot}
 		blk := &by.msg.Blocks[i]
-		switch b.Disposition {
-		case core.Write:
-			s.granted[b.Slot] = grantInfo{s.parts[blk.Group][by.msg.Part]}
-		case core.NoRoom:
+		if b.Disposition == core.NoRoom {
 			m.mu.story.noRoom(m.now(), blk.Hash)
 		}
 		if blk.Group == 0 {

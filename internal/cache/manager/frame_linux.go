@@ -77,7 +77,6 @@ func (m *Manager) serve(by *asker, msg wire.Message) {
 		m.locked(func() {
 			for i, slot := range e.Slots {
 				by.item = uint32(i)
-				delete(by.s.granted, slot)
 				m.step(&core.Abandoned{Session: id, Slot: slot}, by)
 			}
 		})
@@ -156,7 +155,6 @@ func (m *Manager) seal(by *asker, e *wire.Seal) {
 		ev.Slots = ev.Slots[:0]
 		m.locked(func() {
 			for i := range run {
-				delete(by.s.granted, run[i].Slot)
 				ev.Slots = append(ev.Slots, core.SealedSlot{Slot: run[i].Slot, Checksum: run[i].Checksum})
 			}
 			by.item = uint32(from)
@@ -171,10 +169,13 @@ const sealRun = 128
 // sum makes the checksums of slots that were granted to the session. One that was not gets none, which the core will find.
 func (m *Manager) sum(s *session, slots []wire.Sealed) {
 	bytes := make([]uint32, len(slots))
+	seen := make(map[core.SlotRef]bool, len(slots))
 	m.locked(func() {
 		for i := range slots {
-			bytes[i] = s.granted[slots[i].Slot].bytes
-			delete(s.granted, slots[i].Slot) // named again, it is not read again
+			if !seen[slots[i].Slot] { // named again, it is not read again
+				seen[slots[i].Slot] = true
+				bytes[i] = m.mu.core.GrantedBytes(s.id, slots[i].Slot)
+			}
 		}
 	})
 	total := int64(0)

@@ -81,9 +81,6 @@ func (m *Manager) doCopy(a core.Action, by *asker) {
 		delete(m.mu.pools, key)
 		m.wg.Go(p.Close) // unmapping much memory takes a while, and nobody has to wait for it
 	case core.CopyIn:
-		for i := range a.Slots {
-			delete(by.s.granted, a.Slots[i].Slot) // it is not for Seal to look at any more
-		}
 		m.beginCopy(newCopyJob(a.Copy, by, false, a.Slots, a.Pages, m.poolsOf(a.Session)))
 	case core.CopyOut:
 		if by.s.restores[a.Lease] == nil {

@@ -194,7 +194,7 @@ func (m *Manager) newSession(msg *wire.Register, id identity) *session {
 	s := &session{
 		id: core.SessionID{Epoch: m.epoch, Number: m.mu.session}, instance: msg.Instance, model: msg.Model, url: msg.URL,
 		namespace: id.namespace, rank0: id.rank0, contract: id.contract, tokens: id.tokens,
-		conns: map[*channel.Conn]wire.Role{}, granted: map[core.SlotRef]grantInfo{}, publish: map[uint64]*publishing{},
+		conns: map[*channel.Conn]wire.Role{}, publish: map[uint64]*publishing{},
 		queries: map[uint64]*asker{}, restores: map[core.LeaseID]*restoring{},
 	}
 	rand.Read(s.token[:])

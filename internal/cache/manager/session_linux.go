@@ -35,7 +35,6 @@ type session struct {
 	procs []*process
 	lost  bool
 
-	granted  map[core.SlotRef]grantInfo
 	lastPub  uint64                 // the core's number of the last Publish
 	publish  map[uint64]*publishing // by the core's number
 	queries  map[uint64]*asker
@@ -68,9 +67,6 @@ type asker struct {
 	// offered is what an OfferPool has mapped, for the core's word.
 	offered *hostpool.Pool
 }
-
-// grantInfo is what a granted slot is for.
-type grantInfo struct{ bytes uint32 }
 
 // publishing is an open Publish. The client's number for it is only echoed: several processes of one instance publish, and cannot count
 // together, so that the core's number is given here.
@@ -154,7 +150,6 @@ func (m *Manager) fenceIfGone(s *session) {
 		return
 	}
 	delete(m.mu.sessions, s.id.Number)
-	clear(s.granted)
 	m.step(&core.Fenced{Session: s.id}, nil)
 	s.holding.writer = nil
 	m.opt.Log.Info("session fenced", "instance", s.instance, "session", s.id.Number)

@@ -49,7 +49,7 @@ func (c *checker) page(p Page) {
 		c.want(g.state != Visible || t.state == SlotSealed, p, "visible with an unsealed slot")
 	}
 	c.want(parts == int(g.parts), p, "has another number of slots")
-	c.resident[g.scope] += s.Bytes(p)
+	c.resident[s.ScopeOf(p)] += s.Bytes(p)
 	if q := s.parentOf(p); q != None && g.state != Doomed {
 		c.children[q]++
 	}

@@ -39,15 +39,13 @@ const (
 	Retained
 )
 
-// page is one block's record: 112 bytes.
+// page is one block's record: 104 bytes. Whose block it is, its lane says.
 type page struct {
 	hash  Hash
 	chain chain.Key
 
 	score float64 // of Policy; see there
 
-	space    uint32
-	scope    int32 // place in Store.scopes
 	arena    int32 // place in Store.arenas
 	first    int32 // its first slot; the others follow by slot.next, in the order of the parts
 	parent   Page
@@ -59,6 +57,7 @@ type page struct {
 	parentGen uint32
 	gen       uint32
 
+	space uint16
 	group uint16
 	lane  uint16 // place in arena.lanes
 	uses  uint16 // saturating
@@ -71,7 +70,7 @@ type page struct {
 
 func (s *Store) key(p Page) Key {
 	g := &s.pages[p]
-	return Key{g.space, uint32(g.group), g.hash}
+	return Key{uint32(g.space), uint32(g.group), g.hash}
 }
 
 // Find returns the block with the key, Filling or Visible.
@@ -86,12 +85,15 @@ func (s *Store) Find(k Key) (Page, bool) {
 func (s *Store) place(k *Key) int {
 	return s.index.find(tagOf(k.digest()), func(p Page) bool {
 		g := &s.pages[p]
-		return g.hash == k.Hash && g.space == k.Space && uint32(g.group) == k.Group
+		return g.hash == k.Hash && uint32(g.space) == k.Space && uint32(g.group) == k.Group
 	})
 }
 
 // Key is the block's name.
 func (s *Store) Key(p Page) Key { return s.key(p) }
+
+// GroupOf is the group in the block's key.
+func (s *Store) GroupOf(p Page) uint32 { return uint32(s.pages[p].group) }
 
 // Chain is the block's chain key, as it was when the block began.
 func (s *Store) Chain(p Page) chain.Key { return s.pages[p].chain }
@@ -117,7 +119,9 @@ func (s *Store) Holds(p Page) int { return int(s.pages[p].holds) }
 func (s *Store) ArenaOf(p Page) int { return int(s.pages[p].arena) }
 
 // ScopeOf is the number of the tenant whose block it is.
-func (s *Store) ScopeOf(p Page) int { return int(s.pages[p].scope) }
+func (s *Store) ScopeOf(p Page) int { return int(s.laneOf(&s.pages[p]).scope) }
+
+func (s *Store) laneOf(g *page) *lane { return s.arenas[g.arena].lanes[g.lane] }
 
 // Bytes is what the block's slots take.
 func (s *Store) Bytes(p Page) int64 {

@@ -14,7 +14,7 @@ func (s *Store) FindRun(dst []Page, space, group uint32, hashes []Hash, stop boo
 		p := None
 		for at := s.index.home(tag); entries[at].page != 0; {
 			if e := entries[at]; e.tag == tag {
-				if g := &s.pages[e.page-1]; g.hash == *h && g.space == space && uint32(g.group) == group {
+				if g := &s.pages[e.page-1]; g.hash == *h && uint32(g.space) == space && uint32(g.group) == group {
 					p = e.page - 1
 					break
 				}

@@ -72,12 +72,13 @@ type Newcomer struct {
 // Victim. A parent that is not in memory is none.
 func (s *Store) Begin(n Newcomer) Page {
 	a := s.arenas[n.Arena]
+	mustBe(n.Key.Space <= math.MaxUint16, "a namespace's number is too large")
 	mustBe(a.freeCount >= n.Parts && n.Parts > 0 && s.freePages != None, "a block began without room")
 	p := s.freePages
 	g := &s.pages[p]
 	s.freePages = g.parent
 	*g = page{
-		hash: n.Key.Hash, chain: n.Chain, space: n.Key.Space, group: uint16(n.Key.Group), scope: int32(n.Scope), arena: int32(n.Arena),
+		hash: n.Key.Hash, chain: n.Chain, space: uint16(n.Key.Space), group: uint16(n.Key.Group), arena: int32(n.Arena),
 		first: -1, parent: None, heapAt: -1, gen: g.gen + 1, state: Filling, parts: uint8(n.Parts), lane: a.laneOf(int32(n.Scope), s.policy.Classes()),
 	}
 	for range n.Parts {
@@ -107,7 +108,7 @@ func (s *Store) link(p Page, parent Hash) {
 		return
 	}
 	g := &s.pages[p]
-	q, ok := s.Find(Key{g.space, uint32(g.group), parent})
+	q, ok := s.Find(Key{uint32(g.space), uint32(g.group), parent})
 	if !ok {
 		return
 	}
@@ -126,7 +127,7 @@ func (s *Store) Adopt(p Page, parent Hash) {
 	if s.parentOf(p) != None {
 		return
 	}
-	q, ok := s.Find(Key{g.space, uint32(g.group), parent})
+	q, ok := s.Find(Key{uint32(g.space), uint32(g.group), parent})
 	if !ok || q == p {
 		return
 	}
@@ -266,7 +267,7 @@ func (s *Store) Free(p Page, freed func(slot, gen uint32)) bool {
 		}
 		i = next
 	}
-	s.scopes[g.scope].resident -= int64(int(g.parts)-kept) * int64(a.slotBytes)
+	s.scopes[s.ScopeOf(p)].resident -= int64(int(g.parts)-kept) * int64(a.slotBytes)
 	g.first, g.parts = keep, uint8(kept)
 	if kept > 0 {
 		return false
