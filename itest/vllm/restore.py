@@ -104,7 +104,7 @@ class Restored(Case):
             self.assertEqual((got.cached, got.ids), (restorable(len(p)), w.ids), len(p))
         after = {k: v - before[k] for k, v in engine.counters().items()}
         all_of_it, restored = sum(map(len, prompts)), sum(restorable(len(p)) for p in prompts)
-        self.assertEqual(after, {"hits": restored, "external": restored, "local": 0, "computed": all_of_it - restored})
+        self.assertEqual(after, {"hits": restored, "external": restored, "local": 0, "computed": all_of_it - restored, "preempted": 0})
         results.append(f"{len(prompts)} prompts of {min(LENGTHS)} to {max(LENGTHS)} tokens after a reset: {restored} of {all_of_it} tokens restored, answers equal")
 
     def test_the_answer_depends_on_what_is_restored(self):
