@@ -209,6 +209,9 @@ func (m *tester) settled() {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if len(m.mu.pools)+len(m.mu.copies) != 0 {
+		m.t.Errorf("at rest: %d pools and %d copies", len(m.mu.pools), len(m.mu.copies))
+	}
 	if wrong := m.mu.core.Check(); wrong != "" {
 		m.t.Errorf("the books: %s", wrong)
 	}

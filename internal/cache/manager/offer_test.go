@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -18,7 +19,7 @@ import (
 
 // TestOffered: what goes in by one route comes out by the other, byte for byte, and a session may have several pools.
 func TestOffered(t *testing.T) {
-	m := begin(t)
+	m := begin(t, func(o *Options) { o.Admin = "127.0.0.1:0" })
 	s := m.dial()
 	e, other := newMemory(t, 16, pageBytes), newMemory(t, 16, pageBytes)
 	e.offer(t, s, 7)
@@ -69,6 +70,18 @@ func TestOffered(t *testing.T) {
 	want := make([]byte, pageBytes)
 	if fill(want, hashOf(1, 0), 0, 0); string(seen) != string(want) { // there and back
 		t.Error("a page in many pieces is another")
+	}
+	_, metrics := m.admin("GET", "/metrics", nil)
+	for _, want := range []string{
+		`perigee_cache_copied_bytes_total{direction="publish"} 45000`, `perigee_cache_copied_bytes_total{direction="restore"} 70000`,
+		"perigee_cache_copies 0", "perigee_cache_offered_pools 2", "perigee_cache_offered_pool_bytes 160000",
+	} {
+		if !strings.Contains(metrics, want+"\n") {
+			t.Errorf("no %q in the metrics", want)
+		}
+	}
+	if !strings.Contains(metrics, `perigee_cache_copy_seconds_total{direction="restore"} `) || strings.Contains(metrics, `copy_seconds_total{direction="restore"} 0`+"\n") {
+		t.Error("restores took no time")
 	}
 	s.Close()
 	m.settled()
