@@ -168,6 +168,7 @@ func (c *conn) next() bool {
 		return false
 	}
 	c.in.skip(n)
+	c.in.shrink()
 	return true
 }
 
@@ -230,6 +231,13 @@ func (c *conn) linger() {
 	}
 }
 
+// What a connection keeps of a head for its next request is at most so long, in bytes, and has at most so many fields: more than clients of language
+// models send. A head of 64 KiB with a thousand fields takes 200 KiB, which those who only keep thousands of connections must not hold by them.
+const (
+	keptHead   = 4 << 10
+	keptFields = 64
+)
+
 // exchange has the handler answer the request, and tells whether another may come.
 func (c *conn) exchange() (again bool) {
 	h := &c.head
@@ -248,6 +256,9 @@ func (c *conn) exchange() (again bool) {
 	c.life = nil
 	c.mu.Unlock()
 	l.end()
+	if len(h.text) > keptHead || len(h.fields) > keptFields {
+		c.head, c.header = head{}, http.Header{}
+	}
 	clear(c.header) // what they point to is not to be kept while the connection waits
 	clear(c.resp.header)
 	if whole && !again && c.resp.err == nil && (!errors.Is(c.body.err, io.EOF) || c.in.buffered() > 0) {

@@ -216,7 +216,7 @@ func canonical(name string) (string, bool) {
 // understand finds out from the fields what the request is for and where its body ends.
 func (h *head) understand() *Refusal {
 	hosts, codings, lengths, expects, odd := 0, 0, 0, 0, 0
-	var coding string
+	var coding, length string
 	for i := range h.fields {
 		value := h.fields[i].value
 		switch h.fields[i].name {
@@ -225,10 +225,10 @@ func (h *head) understand() *Refusal {
 			hosts++
 		case "Content-Length":
 			n, ok := parseLength(value)
-			if !ok || lengths > 0 && n != h.length {
+			if !ok || lengths > 0 && value != length {
 				return errLength
 			}
-			h.length = n
+			h.length, length = n, value
 			lengths++
 		case "Transfer-Encoding":
 			coding = value

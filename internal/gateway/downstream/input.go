@@ -79,7 +79,7 @@ func (in *input) fill() error {
 		return in.wait()
 	}
 	in.room()
-	n, err := in.read(in.buf[in.w:])
+	n, err := in.read(in.buf[in.w:min(len(in.buf), in.w+readBuffer)]) // so that what comes behind a long head fits into a buffer of the pool
 	in.w += n
 	if n > 0 {
 		return nil // the error will come again
@@ -121,6 +121,16 @@ func (in *input) room() {
 		in.rest()
 		in.buf, in.w = longer, w
 	}
+}
+
+// shrink puts what is left behind a long head into a buffer of the pool, where it stays for as long as the handler likes.
+func (in *input) shrink() {
+	if in.pooled != nil || in.buf == nil || in.buffered() > readBuffer {
+		return
+	}
+	left := in.buf[in.r:in.w]
+	in.take()
+	in.r, in.w = 0, copy(in.buf, left)
 }
 
 func (in *input) take() {
