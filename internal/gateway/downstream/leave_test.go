@@ -93,12 +93,8 @@ func TestManyLeave(t *testing.T) {
 	}
 	r.wg.Go(func() { _ = r.Shutdown(context.Background()) }) // which waits until all of them have gone
 	r.Server.wg.Wait()
-	if w := r.Server.mu.watch; w != nil {
-		w.mu.Lock()
-		if len(w.conns) != 0 {
-			t.Errorf("%d are still watched", len(w.conns))
-		}
-		w.mu.Unlock()
+	if n := watched(r.Server.mu.watch); n != 0 {
+		t.Errorf("%d are still watched", n)
 	}
 	r.end()
 }
