@@ -65,4 +65,5 @@ const (
 	KindInDone
 	KindOutDone
 	KindSealedRun
+	KindRetire
 )

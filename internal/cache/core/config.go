@@ -56,6 +56,8 @@ type Limits struct {
 	// SessionPools and Pools are how many pools of its own a session may offer, and all together. 128: two for each of 64 ranks. 512:
 	// each is a descriptor and a map.
 	SessionPools, Pools int
+	// Names of namespaces in use, and of tenants: 1,024 of each. A host has a few of the first and at most some hundreds of the second.
+	Names int
 	// Sessions, alive or quarantined. 256: a host has fewer than ten; the rest is for crash loops.
 	Sessions int
 	// Wait is the longest waiting budget. 60 s: no engine lets a request wait longer for a cache.
@@ -80,6 +82,7 @@ func (l Limits) withDefaults() Limits {
 	def(&l.Blocks, 8192)
 	def(&l.Identity, 16<<20)
 	def(&l.Sessions, 256)
+	def(&l.Names, maxNames)
 	def(&l.Copies, 256)
 	def(&l.Pieces, 1<<18)
 	def(&l.SessionPools, 128)

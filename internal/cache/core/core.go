@@ -13,10 +13,14 @@ type Core struct {
 
 	spaces    map[Namespace]uint32
 	spaceList []space // by number
-	scopes    map[Scope]int
-	scopeList []scope // by the books' number
-	arenas    map[uint32]*arena
-	arenaList []*arena // by the books' number
+	// Numbers that are nobody's any more, and when they were last looked for.
+	spareSpaces              []uint32
+	spareScopes              []int
+	sweptSpaces, sweptScopes Time
+	scopes                   map[Scope]int
+	scopeList                []scope // by the books' number
+	arenas                   map[uint32]*arena
+	arenaList                []*arena // by the books' number
 
 	sessions  map[SessionID]*session // alive, or lost and not yet fenced
 	instances map[string]*session    // alive
@@ -132,6 +136,8 @@ func (c *Core) Step(now Time, ev Event, dst []Action) []Action {
 		c.flush(e.Namespace)
 	case *Evict:
 		c.evict(e)
+	case *Retire:
+		c.retire(e)
 	default:
 		c.client(ev)
 	}
@@ -189,39 +195,3 @@ func (c *Core) refuseItem(s SessionID, k EventKind, ref uint64, class Class, ite
 	c.stats.Refused[class]++
 	c.do(Refused{Session: s, Event: k, Ref: ref, Class: class, Item: uint32(item)})
 }
-
-// spaceOf returns the number of a namespace, and makes one for a new name while there is room for it.
-func (c *Core) spaceOf(n Namespace) (uint32, bool) {
-	if i, ok := c.spaces[n]; ok {
-		return i, true
-	}
-	if len(c.spaceList) >= maxNames {
-		return 0, false
-	}
-	i := uint32(len(c.spaceList))
-	c.spaces[n] = i
-	c.spaceList = append(c.spaceList, space{name: n})
-	return i, true
-}
-
-// scopeOf returns the number of a tenant, and makes one for a new id while there is room for it.
-func (c *Core) scopeOf(id Scope) (int, bool) {
-	if i, ok := c.scopes[id]; ok {
-		return i, true
-	}
-	if len(c.scopeList) >= maxNames {
-		return 0, false
-	}
-	b, ok := c.cfg.Scopes[id]
-	if !ok {
-		b = c.cfg.DefaultScope
-	}
-	i := c.books.AddScope(b.Share)
-	c.scopes[id] = i
-	c.scopeList = append(c.scopeList, scope{id: id, budget: b})
-	return i, true
-}
-
-// maxNames bounds the namespaces and the tenants that one daemon ever hears of: they are kept until it ends. A host has a few of the
-// first and at most some hundreds of the second; a client that makes them up is stopped here.
-const maxNames = 1024

@@ -215,6 +215,10 @@ type ReadDone struct {
 // Tick lets time pass: what is due by now happens. Core.Next says when the next one is wanted.
 type Tick struct{}
 
+// Retire forgets an arena that nobody writes, with all that is in it, for ever: its id is never to be used again, since clients know arenas by their
+// ids. Refused as ArenaBusy while it has a writer or something in it is held, and as Invalid if there is none.
+type Retire struct{ Arena uint32 }
+
 // Flush drops every block of the namespace, or of all if it is zero. What is held goes when it is let go of.
 type Flush struct{ Namespace Namespace }
 
@@ -225,6 +229,7 @@ type Evict struct {
 }
 
 func (*Register) event()  {}
+func (*Retire) event()    {}
 func (*Lost) event()      {}
 func (*Fenced) event()    {}
 func (*Publish) event()   {}

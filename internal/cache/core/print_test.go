@@ -25,7 +25,7 @@ var (
 	classNames = []string{"none", "stale session", "stale slot", "stale lease", "stale ticket", "retired", "stale read", "repeated", "invalid",
 		"instance busy", "arena busy", "too many", "overdue", "overlap"}
 	kindNames = []string{"register", "lost", "fenced", "publish", "sealed", "abandoned", "query", "poll", "cancel", "start", "copied", "release",
-		"backed", "unbacked", "read-done", "tick", "flush", "evict", "offer", "publish-from", "restore-into", "in-done", "out-done", "sealed-run"}
+		"backed", "unbacked", "read-done", "tick", "flush", "evict", "offer", "publish-from", "restore-into", "in-done", "out-done", "sealed-run", "retire"}
 	whyNames         = []string{"found", "missing", "too large", "timed out", "unreadable"}
 	reasonNames      = []string{"evicted", "flushed", "corrupted"}
 	outcomeNames     = []string{"done", "failed", "mismatch"}

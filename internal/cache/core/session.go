@@ -155,7 +155,11 @@ func (c *Core) takeArena(a Arena, s *session) *arena {
 	}
 	r := &arena{id: a.ID, at: c.books.AddArena(a.Slots, a.SlotBytes, gen), writer: s, space: s.space}
 	c.arenas[a.ID] = r
-	c.arenaList = append(c.arenaList, r)
+	if r.at < len(c.arenaList) {
+		c.arenaList[r.at] = r
+	} else {
+		c.arenaList = append(c.arenaList, r)
+	}
 	c.pool += int64(a.Slots) * int64(a.SlotBytes)
 	return r
 }
@@ -171,6 +175,26 @@ func (c *Core) dropArena(a *arena) (gen uint32) {
 	slots, size, _ := c.books.Arena(a.at)
 	c.pool -= int64(slots) * int64(size)
 	return c.books.RemoveArena(a.at)
+}
+
+// MayRetire says that a Retire of the arena would be accepted now.
+func (c *Core) MayRetire(id uint32) bool {
+	a := c.arenas[id]
+	return a != nil && a.writer == nil && !c.inUse(a)
+}
+
+func (c *Core) retire(e *Retire) {
+	a := c.arenas[e.Arena]
+	if a == nil || !c.MayRetire(e.Arena) {
+		class := Invalid
+		if a != nil {
+			class = ArenaBusy
+		}
+		c.refuse(SessionID{}, KindRetire, uint64(e.Arena), class)
+		return
+	}
+	c.dropArena(a)
+	delete(c.arenas, e.Arena)
 }
 
 // lost ends all that a session wanted. What its process may still touch stays quarantined.

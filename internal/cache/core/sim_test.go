@@ -31,7 +31,7 @@ func TestSimulation(t *testing.T) {
 		}
 	}
 	t.Logf("%+v", sum)
-	if sum.Restored == 0 || sum.Shared == 0 || sum.Evicted == 0 || sum.Stale == 0 || sum.Busy == 0 || sum.Waited == 0 || sum.Zombie == 0 || sum.Mismatch == 0 || sum.Closed == 0 || sum.Collected == 0 ||
+	if sum.Retired == 0 || sum.Restored == 0 || sum.Shared == 0 || sum.Evicted == 0 || sum.Stale == 0 || sum.Busy == 0 || sum.Waited == 0 || sum.Zombie == 0 || sum.Mismatch == 0 || sum.Closed == 0 || sum.Collected == 0 ||
 		sum.Filled == 0 || sum.Poured == 0 || sum.Late == 0 {
 		t.Errorf("the histories leave out something: %+v", sum)
 	}
@@ -52,7 +52,7 @@ func history(t *testing.T, seed uint64, sum *tally) *sim {
 }
 
 // tally is what happened in all histories, so that a simulator which only ever sees misses is noticed.
-type tally struct{ Restored, Failed, Evicted, Stale, Busy, Waited, Shared, Zombie, Mismatch, Collected, Closed, Filled, Poured, Late int }
+type tally struct{ Restored, Failed, Evicted, Stale, Busy, Waited, Shared, Zombie, Mismatch, Collected, Closed, Filled, Poured, Late, Retired int }
 
 type sim struct {
 	t       *testing.T
@@ -63,11 +63,13 @@ type sim struct {
 	number  uint32
 	parts   int
 	arenas  uint32
-	reads   bool // blocks come from below, too
-	tenants bool // messages name tenants with budgets
-	log     []string
-	sum     *tally
-	answers []Action
+	// arenaIDs are their ids; one that was retired is never used again.
+	arenaIDs []uint32
+	reads    bool // blocks come from below, too
+	tenants  bool // messages name tenants with budgets
+	log      []string
+	sum      *tally
+	answers  []Action
 	// answersTo is the event that they are for.
 	answersTo Event
 	place     int // the last one of offered memory
@@ -90,6 +92,9 @@ func newSim(t *testing.T, seed uint64, sum *tally) *sim {
 	s := &sim{t: t, r: rand.New(rand.NewPCG(seed, 1)), sum: sum}
 	s.m = newModel(func(format string, args ...any) { t.Errorf(format, args...) })
 	s.parts, s.arenas, s.reads = 1+s.r.IntN(2), 1+uint32(s.r.IntN(3)), s.r.IntN(2) == 0
+	for id := range s.arenas {
+		s.arenaIDs = append(s.arenaIDs, id)
+	}
 	cfg := Config{Epoch: scriptEpoch, Budgets: Budgets{Total: int64(100 * (2 + s.r.IntN(20)))}}
 	cfg.Limits = Limits{Wait: 3 * time.Second, LeaseTTL: 5 * time.Second, Patience: 8 * time.Second, SessionQueries: 6, Publishes: 4}
 	s.m.total, s.m.patience, s.m.ttl = cfg.Budgets.Total, cfg.Limits.Patience, cfg.Limits.LeaseTTL
@@ -134,7 +139,9 @@ func (s *sim) step() {
 	case n < 32 && s.r.IntN(4) == 0:
 		s.flush()
 	case n < 33:
-		s.event(&Evict{uint32(s.r.IntN(int(s.arenas))), 1 + s.r.IntN(3)})
+		s.event(&Evict{s.arenaIDs[s.r.IntN(int(s.arenas))], 1 + s.r.IntN(3)})
+	case n < 34 && s.r.IntN(2) == 0:
+		s.retire(s.r.IntN(int(s.arenas)))
 	case n < 40 && len(s.m.copies) > 0:
 		s.endCopy()
 	case n < 47 && s.reads:
@@ -162,8 +169,8 @@ func (s *sim) some(want func(*client) bool) *client {
 func (s *sim) register() {
 	s.number++
 	c := &client{id: SessionID{scriptEpoch, s.number}, ns: Namespace(hashOf([]string{"m", "n"}[s.r.IntN(2)]))}
-	arena := uint32(s.r.IntN(int(s.arenas)))
-	slots := 6 + 4*arena
+	nth := s.r.IntN(int(s.arenas))
+	arena, slots := s.arenaIDs[nth], 6+4*uint32(nth)
 	e := &Register{Session: c.id, Instance: fmt.Sprint("engine", s.r.IntN(4)), Namespace: c.ns, Arenas: []Arena{{arena, slots, 100}}}
 	for range 2 {
 		g := Group{PartBytes: []uint32{100, 90}[:s.parts]}
@@ -186,6 +193,39 @@ func (s *sim) fence(c *client) {
 	}
 	s.clients = slices.DeleteFunc(s.clients, func(o *client) bool { return o == c })
 	s.event(&Fenced{c.id})
+}
+
+// retire ends an arena if nobody has anything to do with it, and never otherwise.
+func (s *sim) retire(nth int) {
+	id := s.arenaIDs[nth]
+	a := s.c.arenas[id]
+	busy := a != nil && (a.writer != nil || s.c.inUse(a))
+	for p := range s.m.writers {
+		if p.arena == id && !busy {
+			s.t.Errorf("%v may be written, and its arena is not in use", p)
+		}
+	}
+	for _, l := range s.m.leases {
+		if slices.ContainsFunc(l.slots, func(b []PlanSlot) bool { return b[0].Slot.Arena == id }) && !busy {
+			s.t.Errorf("arena %d is leased, and not in use", id)
+		}
+	}
+	s.event(&Retire{id})
+	switch {
+	case a == nil:
+		s.wantRefused(true, Invalid)
+	case busy:
+		s.wantRefused(true, ArenaBusy)
+	default:
+		s.wantRefused(false, ArenaBusy)
+		for k, b := range s.m.visible {
+			if b.slots[0].Slot.Arena == id {
+				s.t.Errorf("%v is in arena %d, which is no more", k, id)
+			}
+		}
+		s.arenaIDs[nth] += 10
+		s.sum.Retired++
+	}
 }
 
 // zombie writes where a process that nobody listens to any more may still be writing.

@@ -218,12 +218,16 @@ func (m *Manager) newHolding(n core.Namespace, p layout.Plan) *holding {
 	return h
 }
 
-// tombstone is the shape that a retired arena gets in the core: the core forgets what was in it, and its id names no memory again. An id is
+// registerCore introduces the session to the core, with its arenas, and has the victims' forgotten if it is taken. An arena's id is
 // never used for other memory, since clients keep their maps of arenas by it.
-var tombstone = layout.Shape{Slots: 1, SlotBytes: 1}
-
-// registerCore introduces the session to the core, with its arenas and the victims' in their new shape.
 func (m *Manager) registerCore(s *session, msg *wire.Register, p layout.Plan, victims []*holding) wire.Class {
+	for _, v := range victims {
+		for _, id := range v.ids {
+			if !m.mu.core.MayRetire(id) {
+				return wire.ClassOf(core.ArenaBusy)
+			}
+		}
+	}
 	ev := &core.Register{
 		Session: s.id, Instance: s.instance, Namespace: s.namespace, Scope: msg.Scope, QueryBytes: int64(min(msg.QueryBytes, math.MaxInt64)),
 	}
@@ -236,11 +240,6 @@ func (m *Manager) registerCore(s *session, msg *wire.Register, p layout.Plan, vi
 	for i, id := range s.holding.ids {
 		arena(id, s.holding.shapes[i])
 	}
-	for _, v := range victims {
-		for _, id := range v.ids {
-			arena(id, tombstone)
-		}
-	}
 	by := &refusedBy{}
 	m.mu.acts = m.mu.core.Step(m.now(), ev, m.mu.acts[:0])
 	for _, a := range m.mu.acts {
@@ -249,6 +248,13 @@ func (m *Manager) registerCore(s *session, msg *wire.Register, p layout.Plan, vi
 			continue
 		}
 		m.do(m.now(), a, nil)
+	}
+	if by.class == 0 {
+		for _, v := range victims {
+			for _, id := range v.ids {
+				m.step(&core.Retire{Arena: id}, nil)
+			}
+		}
 	}
 	return by.class
 }

@@ -38,7 +38,7 @@ type Slot struct {
 	Word  uint64
 }
 
-// AddArena makes an arena of n slots, all free, and returns its number. Numbers count from 0 and are not used again. The slots'
+// AddArena makes an arena of n slots, all free, and returns its number: one that RemoveArena has left, or the next. The slots'
 // generations go on from gen, for an arena that takes the place of another under the same name.
 func (s *Store) AddArena(n, slotBytes, gen uint32) int {
 	a := &arena{slotBytes: slotBytes, slots: make([]slot, n), free: -1, freeCount: int(n)}
@@ -46,11 +46,17 @@ func (s *Store) AddArena(n, slotBytes, gen uint32) int {
 		a.slots[i] = slot{page: None, next: a.free, gen: gen}
 		a.free = i
 	}
-	s.arenas = append(s.arenas, a)
 	s.slotTotal += int(n)
 	s.index.grow(s.slotTotal)
 	s.growPages(s.slotTotal)
 	s.ghosts.grow(s.slotTotal)
+	if last := len(s.spareArenas) - 1; last >= 0 {
+		at := s.spareArenas[last]
+		s.spareArenas = s.spareArenas[:last]
+		s.arenas[at] = a
+		return at
+	}
+	s.arenas = append(s.arenas, a)
 	return len(s.arenas) - 1
 }
 

@@ -13,10 +13,12 @@ type Store struct {
 	freePages Page // list by page.parent
 	index     index
 	arenas    []*arena
-	slotTotal int
-	scopes    []scope
-	ghosts    ghosts
-	visible   int
+	// spareArenas are the numbers of arenas that were removed.
+	spareArenas []int
+	slotTotal   int
+	scopes      []scope
+	ghosts      ghosts
+	visible     int
 }
 
 // scope is one tenant's part.
@@ -37,6 +39,12 @@ func New(p Policy) *Store {
 func (s *Store) AddScope(share int64) int {
 	s.scopes = append(s.scopes, scope{share: share})
 	return len(s.scopes) - 1
+}
+
+// SetShare changes what others leave to a tenant: its number is another's now. It has no block.
+func (s *Store) SetShare(scope int, share int64) {
+	mustBe(s.scopes[scope].resident == 0, "a tenant with blocks became another one")
+	s.scopes[scope].share = share
 }
 
 // ScopeResident is how many bytes a scope's blocks have.

@@ -25,7 +25,7 @@ func (s *Store) Held(arena int) bool {
 	return false
 }
 
-// RemoveArena forgets an arena that has no block, and returns the highest generation that a slot of it had. Its number stays used up.
+// RemoveArena forgets an arena that has no block, and returns the highest generation that a slot of it had. Its number is for another one.
 func (s *Store) RemoveArena(at int) (gen uint32) {
 	a := s.arenas[at]
 	mustBe(a.freeCount == len(a.slots), "an arena was removed with blocks in it")
@@ -34,6 +34,7 @@ func (s *Store) RemoveArena(at int) (gen uint32) {
 		gen = max(gen, a.slots[i].gen)
 	}
 	*a = arena{free: -1}
+	s.spareArenas = append(s.spareArenas, at)
 	return gen
 }
 
