@@ -91,7 +91,7 @@ func (h *history) open() {
 
 func (h *history) change() {
 	x := h.any()
-	what := h.IntN(8)
+	what := h.IntN(9)
 	h.logf("change %d %d", x, what)
 	switch what {
 	case 0:
@@ -115,6 +115,8 @@ func (h *history) change() {
 		n := h.IntN(40)
 		h.ix.SetLimit(x, n)
 		h.model.holders[x].limit = n
+	case 7:
+		h.ix.Expect(x, h.IntN(300)) // which changes nothing that anybody sees
 	default:
 		s := State(h.IntN(4))
 		h.ix.Mark(x, s)
@@ -331,7 +333,7 @@ func (h *history) copy() {
 
 func TestRandomHistories(t *testing.T) {
 	r := script.Rand(t)
-	for range 120 {
+	for range histories {
 		h := newHistory(t, rand.New(rand.NewPCG(r.Uint64(), 1)))
 		for range 400 {
 			h.step()

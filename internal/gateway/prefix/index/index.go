@@ -52,6 +52,7 @@ func New(c Config) *Index {
 	ix.sets.init()
 	ix.epochs.init()
 	ix.tenures = []*tenure{nil} // number 0 is nobody's
+	ix.names.expected, ix.aliases.expected = ix.foreseen, ix.foreseen
 	ix.roster.Store(&roster{})
 	ix.hashName = func(ids *[batch]uint32, into *[batch]uint64) {
 		dir := *ix.blocks.dir.Load()

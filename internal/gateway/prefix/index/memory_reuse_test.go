@@ -1,3 +1,7 @@
+//go:build !race
+
+// They change a hundred thousand claims one after the other, which the race detector stretches to a minute; there is one goroutine.
+
 package index
 
 import (

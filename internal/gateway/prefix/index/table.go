@@ -11,14 +11,16 @@ import (
 // and a deletion leaves no tombstone.
 //
 // It consists of shards that grow by a quarter, each for itself: load stays between 72 and 90 percent, and growing holds up the writer for
-// a moment only. See quotient for how entries move without asking their blocks for hashes, which would be a cache miss each.
+// a moment only. Where more blocks are expected they double; see next. See quotient for how entries move without asking their blocks for
+// hashes, which would be a cache miss each.
 //
 // Linear probing was not taken: without tombstones a deletion moves entries under the readers' eyes. Neither was chaining: it costs
 // 4 bytes a block more.
 type table struct {
-	shards [1 << shardBits]shard
-	used   []uint8 // scratch of resize
-	none   uint32  // what where says of a shard that is empty
+	shards   [1 << shardBits]shard
+	expected func() int // the blocks that it will have soon, see next; nil: nobody knows
+	used     []uint8    // scratch of resize
+	none     uint32     // what where says of a shard that is empty
 }
 
 type shard struct {
@@ -159,12 +161,31 @@ func (t *table) insert(hash uint64, id uint32, hashes hashes) {
 	}
 	switch {
 	case (sh.live+1)*10 > n*slots*9:
-		a = t.resize(sh, max(n+1, n*5/4), id, hashes)
+		a = t.resize(sh, t.next(n), id, hashes)
 	case id>>a.idBits != 0:
 		a = t.resize(sh, n, id, hashes)
 	}
 	a.place(hash, id)
 	sh.live++
+}
+
+// perBucket is the blocks of a table that each of a shard's buckets stands for where the shard is filled to 7/8: of a million blocks hardly
+// a shard has 3 percent more than its part, which is where it would grow again.
+const perBucket = (slots << shardBits) * 7 / 8
+
+// next is the buckets that a full shard of n buckets gets: a quarter more, by which each entry moves four times until the table is full; or, as
+// long as more blocks are expected than have room, twice as many, by which it moves once. Sizes are those that are expected at the end, halved
+// again and again, so that the last one is just right. What is expected may never come: so no shard is made larger at once than 2.5 times.
+func (t *table) next(n int) int {
+	least := max(n+1, n*5/4)
+	if t.expected == nil {
+		return least
+	}
+	goal := (t.expected() + perBucket - 1) / perBucket
+	for goal >= 2*least {
+		goal /= 2
+	}
+	return max(least, goal)
 }
 
 func (a *array) place(hash uint64, id uint32) {
@@ -277,10 +298,15 @@ func (a *array) highest() (most uint32) {
 	return most
 }
 
-// bitsFor is how many bits of an entry are the number, with room for a quarter more blocks than have them now, if quotients still follow then.
+// bitsFor is how many bits of an entry are the number, with room for a quarter more blocks than have them now, or for as many as fill the table
+// if its other shards are like this one, if quotients still follow then.
 func (a *array) bitsFor(highest uint32) uint {
-	const least = 32 - quotientBits // a tag has no use for more
-	if a.idBits = min(uint(max(bits.Len32(highest+highest/4), least)), idBits); a.recovers() {
+	const (
+		least = 32 - quotientBits             // a tag has no use for more
+		full  = (slots << shardBits) * 9 / 10 // blocks for each bucket of a shard
+	)
+	room := max(highest+highest/4, uint32(min(len(a.buckets)*full, maxID)))
+	if a.idBits = min(uint(max(bits.Len32(room), least)), idBits); a.recovers() {
 		return a.idBits
 	}
 	return uint(max(bits.Len32(highest), least))

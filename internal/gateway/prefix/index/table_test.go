@@ -1,3 +1,7 @@
+//go:build !race
+
+// They fill tables entry by entry, which the race detector stretches to a minute; there is one goroutine.
+
 package index
 
 import (
