@@ -85,6 +85,17 @@ func (e *Engine) Report(now time.Time) *Report {
 	return r
 }
 
+// Capacity returns the size of one rank's KV pool, in tokens, as it was reported last, however long ago: it does not change while the engine's
+// process lives.
+func (e *Engine) Capacity(rankNo int) Count {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if rankNo < 0 || rankNo >= len(e.mu.ranks) {
+		return Count{}
+	}
+	return e.mu.ranks[rankNo].last.Capacity
+}
+
 // Active returns how many guards this gateway holds on the engine. It is always known.
 func (e *Engine) Active() int64 { return e.active.Load() }
 

@@ -12,9 +12,10 @@ type Rank struct {
 	store  *Store
 	engine Engine
 	no     int32
-	limit  int
 
 	// Changed with the store's mutex held.
+	limit  int     // that was set; 0: see limitLocked
+	pool   int64   // of the engine's KV memory, in tokens; 0: not known
 	in     *opened // nil: no block size is known yet
 	holder index.Holder
 	trust  index.State
@@ -45,18 +46,29 @@ func (r *Rank) join(blockSize int) {
 	defer s.mu.Unlock()
 	r.in = s.joinLocked(domain{r.engine.Base, blockSize})
 	r.holder = r.in.Open(r.engine.No, r.no)
-	r.in.SetLimit(r.holder, r.limit)
+	s.boundLocked(r)
 	r.in.Mark(r.holder, r.trust)
 	s.dirty.Store(true)
 	s.bindLocked(r.engine.URL)
 }
 
-// SetLimit bounds the rank's claims; 0: as the store's options say.
+// Expect says how large the rank's KV pool is, in tokens, as its engine reports it; 0 or less: not known. The index prepares for as many
+// blocks, without using memory before they come, and bounds the rank's claims by a multiple of them (see limits.go).
+func (r *Rank) Expect(tokens int64) {
+	s := r.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.pool = max(0, tokens)
+	s.boundLocked(r)
+}
+
+// SetLimit bounds the rank's claims, whatever its pool is; 0: as follows from its pool and the store's options.
 func (r *Rank) SetLimit(claims int) {
-	r.limit = claims
-	if r.in != nil {
-		r.in.SetLimit(r.holder, claims)
-	}
+	s := r.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.limit = max(0, claims)
+	s.boundLocked(r)
 }
 
 // Mark says how far the rank is to be believed from now on.
@@ -143,6 +155,7 @@ func (r *Rank) Close() {
 	r.closed = true
 	r.leaveLocked()
 	delete(s.mu.ranks, r)
+	s.countLocked(r.engine.No, -1)
 	s.dirty.Store(true)
 	s.bindLocked(r.engine.URL)
 }

@@ -21,7 +21,8 @@ import (
 
 // Options bound a store. The zero value has the index's defaults.
 type Options struct {
-	// Limit is the most claims of one rank; see index.Config.
+	// Limit is the most claims of one rank whose KV pool's size is not known; see index.Config. An engine may have four times as many with all
+	// its ranks.
 	Limit int
 	// MaxBlocks is the most blocks of each index.
 	MaxBlocks int
@@ -37,6 +38,7 @@ type Store struct {
 	mu struct {
 		sync.Mutex // order: before an index's own
 		ranks      map[*Rank]struct{}
+		ranksOf    map[uint32]int    // by engine: how many they are
 		known      map[uint32]Engine // by number
 		domains    map[domain]*opened
 		shelves    map[*Shelf]struct{}
@@ -74,6 +76,7 @@ type served struct {
 func New(o Options) *Store {
 	s := &Store{opt: o}
 	s.mu.ranks, s.mu.domains, s.mu.known = map[*Rank]struct{}{}, map[domain]*opened{}, map[uint32]Engine{}
+	s.mu.ranksOf = map[uint32]int{}
 	s.mu.shelves, s.mu.guests = map[*Shelf]struct{}{}, map[guest]index.Holder{}
 	s.seen.Store(&directory{})
 	return s
@@ -172,6 +175,7 @@ func (s *Store) Open(e Engine, rank int32) *Rank {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.ranks[r] = struct{}{}
+	s.countLocked(e.No, 1)
 	s.dirty.Store(true)
 	s.bindLocked(e.URL)
 	return r
