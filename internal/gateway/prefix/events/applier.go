@@ -14,6 +14,7 @@ type message struct {
 	input stream.Input
 	fault error // of Broken
 	slots int   // of feed.slots, which come back when it is taken
+	goOn  bool  // nothing happened: the feed paused
 }
 
 // applier applies what happens to the feeds of one domain, one thing after the other.
@@ -32,7 +33,8 @@ type applier struct {
 	free chan []byte // buffers for their next use
 
 	// Touched by run only.
-	dec   wire.Decoder
+	spare *wire.Decoder // the one that is not in use, if there is one
+	inUse int           // decoders
 	feeds map[*feed]struct{}
 	next  time.Time // when a feed's deadline is, at the earliest; zero: never
 	timer *time.Timer
@@ -80,12 +82,8 @@ var always = func() chan struct{} {
 func (a *applier) run() {
 	defer a.timer.Stop()
 	for {
-		turn := a.queue.turn()
-		for _, m := range turn {
-			a.handle(m)
-		}
 		var more chan struct{} // never
-		if len(turn) > 0 {
+		if a.takeTurn() {
 			more = always
 		}
 		select {
@@ -102,8 +100,26 @@ func (a *applier) run() {
 	}
 }
 
+// takeTurn handles what is next, and tells whether there was something.
+func (a *applier) takeTurn() bool {
+	turn := a.queue.turn()
+	for i, m := range turn {
+		a.handle(m)
+		if m.feed.paused() {
+			a.queue.putBack(m.feed, turn[i+1:])
+			break
+		}
+	}
+	return len(turn) > 0
+}
+
 func (a *applier) handle(m message) {
 	f := m.feed
+	if m.goOn {
+		f.resume(time.Now())
+		a.due(f)
+		return
+	}
 	for range m.slots {
 		<-f.slots
 	}
@@ -144,16 +160,23 @@ func (a *applier) seeDropped() {
 	a.mu.Unlock()
 	for _, f := range list {
 		f.dropNoted.Store(false)
-		if !f.ended {
+		switch {
+		case f.paused():
+			f.dropWaits = true
+		case !f.ended:
 			f.step(time.Now(), stream.Input{Kind: stream.Dropped})
 			a.due(f)
 		}
 	}
 }
 
-// due sees to it that the feed's deadline is not missed. A deadline that moved to later is found when the timer fires.
+// due sees to it that the feed's deadline is not missed. A deadline that moved to later is found when the timer fires; one of a feed that has
+// paused when it has gone on.
 func (a *applier) due(f *feed) {
 	d := f.deadline()
+	if f.paused() {
+		return
+	}
 	if d.IsZero() || !a.next.IsZero() && !d.Before(a.next) {
 		return
 	}
@@ -165,12 +188,30 @@ func (a *applier) ticks() {
 	a.next = time.Time{}
 	now := time.Now()
 	for f := range a.feeds {
-		if d := f.deadline(); !d.IsZero() && !d.After(now) {
+		if d := f.deadline(); !f.paused() && !d.IsZero() && !d.After(now) {
 			f.settle(now)
 			f.step(now, stream.Input{Kind: stream.Tick})
 		}
 		a.due(f)
 	}
+}
+
+// mostDecoders is how many batches may be begun at once; a decoder keeps up to 20 MB. A feed beyond these does not pause.
+const mostDecoders = 16
+
+// decoder returns one that is not in use, until putDecoder.
+func (a *applier) decoder() *wire.Decoder {
+	d := a.spare
+	if a.spare = nil; d == nil {
+		d = &wire.Decoder{}
+	}
+	a.inUse++
+	return d
+}
+
+func (a *applier) putDecoder(d *wire.Decoder) {
+	a.spare = d
+	a.inUse--
 }
 
 // keep bounds the buffers that wait for their next use, and freeList their number: a batch of a step has some KB, one of a prompt of

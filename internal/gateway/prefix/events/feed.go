@@ -3,16 +3,13 @@ package events
 import (
 	"context"
 	"log/slog"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/zeebo/xxh3"
 
-	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/events/stream"
-	"github.com/perigee-llm/perigee/internal/gateway/prefix/events/wire"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/index"
 )
 
@@ -27,6 +24,7 @@ type feed struct {
 	replays *replayer      // nil: there is nobody to ask
 
 	pending               fifo[message] // what waits for the applier; its queue's
+	ready                 bool          // it is among those whose turn comes; the queue's
 	slots                 chan struct{} // a place taken for each part of what tell has put there
 	waiting, waitingBytes atomic.Int64  // live messages among it
 	full                  atomic.Bool   // the reader waits for room
@@ -36,16 +34,21 @@ type feed struct {
 	oversize              atomic.Uint64
 
 	// Touched by the applier only.
-	m        *stream.Machine
-	claims   Claims
-	ended    bool
-	counts   Counts
-	fault    error
-	lag      time.Duration
-	live     bool // what is applied came just now: a replay's age is no lag
-	cutOff   bool
-	settleAt time.Time // when the index may forget what was doubted
-	told     [3]uint8  // state, reason and trust, as Hooks.Changed was told
+	m         *stream.Machine
+	todo      []stream.Action // what the machine decided and is not done yet; something is there between turns only if the feed paused
+	at        applying        // of the batch of the first of them
+	dropWaits bool            // a message was dropped while the feed paused
+	pool      int64           // the rank's KV pool in tokens, as Claims were told; 0: not known
+	poolAt    time.Time       // when it is looked at next
+	claims    Claims
+	ended     bool
+	counts    Counts
+	fault     error
+	lag       time.Duration
+	live      bool // what is applied came just now: a replay's age is no lag
+	cutOff    bool
+	settleAt  time.Time // when the index may forget what was doubted
+	told      [3]uint8  // state, reason and trust, as Hooks.Changed was told
 	// Of what was adopted from somebody else: that there is something; that a withdrawal came in between; that the engine's blocks are of
 	// another size; and that the batch at hand is before through, so that it was published while the claims were copied: a block may have been
 	// stored then on one that was removed before it was copied.
@@ -67,6 +70,7 @@ func (e *engine) startFeed(src Source) *feed {
 		f.m = stream.New(time.Now(), src.Replay != "", e.f.o.Limits)
 		f.claims = e.target.Open(src.Rank)
 		f.claims.Mark(index.Hidden)
+		f.lookAtPool(time.Now())
 		e.applier.feeds[f] = struct{}{}
 	})
 	if f.replays != nil {
@@ -104,6 +108,7 @@ func (f *feed) end() {
 		f.e.f.hubs.leave(f)
 	}
 	f.applier.call(func() {
+		f.abandon()
 		f.step(time.Now(), stream.Input{Kind: stream.Closed})
 		f.claims.Close()
 		f.ended = true
@@ -214,38 +219,15 @@ func (f *feed) settle(now time.Time) {
 	}
 }
 
-// step does what the machine decides.
+// step tells the machine what happened, and does what it decides.
 func (f *feed) step(now time.Time, in stream.Input) {
+	for f.paused() { // the queue does not let this happen; it must not be lost
+		f.goOn(now)
+	}
+	f.lookAtPool(now)
 	f.live = in.Kind == stream.Live
-	for _, a := range f.m.Step(now, in) {
-		switch a.Kind {
-		case stream.Apply:
-			f.splicing = a.Batch.Seq < f.through
-			outcome := f.apply(now, a.Batch.Payload)
-			f.applier.release(a.Batch.Payload)
-			for range f.m.Applied(now, outcome) {
-				f.mark()
-			}
-		case stream.Drop:
-			f.applier.release(a.Batch.Payload)
-		case stream.Mark, stream.Hide:
-			f.mark()
-		case stream.Doubt:
-			f.doubt(now)
-		case stream.Withdraw:
-			f.claims.Withdraw()
-			f.cutOff, f.settleAt = false, time.Time{}
-			f.adopted, f.withdrawn, f.through = false, true, 0
-		case stream.Ask:
-			f.replays.ask(a.Ask, a.From)
-		case stream.Hangup:
-			f.replays.hangup()
-		}
-	}
-	f.changed(now)
-	if f.mistaken {
-		f.disown(now)
-	}
+	f.todo = f.m.Step(now, in)
+	f.goOn(now)
 }
 
 func (f *feed) doubt(now time.Time) {
@@ -255,89 +237,6 @@ func (f *feed) doubt(now time.Time) {
 
 func (f *feed) mark() {
 	f.claims.Mark([...]index.State{stream.Hidden: index.Hidden, stream.Partial: index.Partial, stream.Whole: index.Exact}[f.m.Trust()])
-}
-
-// maxLosses is how many losses a batch may have between its stores before the rest of it is one: each costs what the fleet is large, and
-// a batch of 16 MiB has room for a million of them.
-const maxLosses = 64
-
-// apply applies the events of a batch.
-func (f *feed) apply(now time.Time, payload []byte) (outcome stream.Outcome) {
-	d := &f.applier.dec
-	before := d.Bad
-	losses, claimed := 0, true // since the last loss something may have been claimed
-	if d.Begin(payload) != nil {
-		f.counts.BadBatches++
-		return f.lost(now)
-	}
-	for {
-		switch d.Next() {
-		case wire.Event:
-			orphans := f.counts.Orphans
-			f.event(&d.Event)
-			claimed = true
-			switch {
-			case d.Event.Kind == prefix.Cleared:
-				outcome = stream.Emptied
-			case f.splicing && f.counts.Orphans > orphans && outcome != stream.Lossy:
-				outcome = stream.Holed
-			}
-		case wire.Lost:
-			if !claimed {
-				continue // what there is, is in doubt already
-			}
-			if losses++; losses == maxLosses {
-				f.counts.BadBatches++
-				return f.lost(now)
-			}
-			claimed, outcome = false, f.lost(now)
-		case wire.Broken:
-			f.counts.BadBatches++
-			outcome = f.lost(now)
-		case wire.End:
-			for i := range d.Bad {
-				f.counts.Bad[i] += d.Bad[i] - before[i]
-			}
-			if t := d.Time(); t > 0 && f.live {
-				f.lag = time.Duration(max(0, min(float64(now.UnixNano())-t*1e9, math.MaxInt64/2)))
-			}
-			return outcome
-		}
-	}
-}
-
-// lost is done at the place in a batch where a removal may have been. What the claims are then, the machine says when it knows.
-func (f *feed) lost(now time.Time) stream.Outcome {
-	f.doubt(now)
-	if f.m.Trust() == stream.Hidden {
-		f.mark() // else doubted claims count again when something proves them
-	}
-	return stream.Lossy
-}
-
-func (f *feed) event(e *prefix.Event) {
-	switch e.Kind {
-	case prefix.Stored:
-		f.counts.Stored++
-	case prefix.Removed:
-		f.counts.Removed++
-	case prefix.Cleared:
-		f.counts.Cleared++
-	}
-	o := f.claims.Apply(e)
-	f.counts.Blocks += uint64(o.Blocks)
-	f.counts.Proven += uint64(o.Proven)
-	switch o.Result {
-	case index.Applied:
-	case index.Orphan:
-		f.counts.Orphans++
-	case index.Exceeded:
-		f.cutOff = true
-		f.counts.Refused++
-	default:
-		f.counts.Refused++
-		f.mistaken = f.mistaken || f.adopted && o.Result == index.OtherSize
-	}
 }
 
 // The log has so many lines of a feed in such a time: an engine may change with each of its messages, and logs fill disks.

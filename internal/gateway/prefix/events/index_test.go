@@ -3,11 +3,14 @@ package events_test
 import (
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/tinylib/msgp/msgp"
 
+	"github.com/perigee-llm/perigee/internal/gateway/load"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/events"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix/index"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/local"
 )
 
@@ -93,6 +96,42 @@ func TestIntoTheIndex(t *testing.T) {
 		want(48, true)
 		w.f.Unfollow(1)
 		want(0, false)
+		e.stop()
+	})
+}
+
+// TestPoolIntoTheIndex: what an engine reports of its pool bounds what it may claim, also when the report comes after the claims.
+func TestPoolIntoTheIndex(t *testing.T) {
+	inWorld(t, events.Options{}, func(w *world) {
+		store := local.New(local.Options{})
+		e := newEngine(t, &w.net, "engine-1", "kv")
+		target := w.target(1, prefixes, e.source(0))
+		target.Open = func(rank int32) events.Claims { return store.Open(local.Engine{No: 1, Base: "m"}, rank) }
+		want := func(limit int) {
+			t.Helper()
+			synctest.Wait()
+			if a, size, _ := store.About(1, 0); a.Limit != limit || size != 16 {
+				t.Errorf("it may claim %d blocks of %d, want %d", a.Limit, size, limit)
+			}
+		}
+		report := func(tokens int64) {
+			target.Worker.Load.Observe(0, load.RankReport{At: time.Now(), Capacity: load.Known(tokens)})
+		}
+		w.follow(target)
+		e.publishRaw(chain(1, 1, false), false)
+		want(index.DefaultLimit)
+		report(16 * 200_000)
+		pass(2 * time.Second)
+		e.publishRaw(chain(17, 1, true), false)
+		want(8 * 200_000)
+		report(16 * 300_000)
+		pass(2 * time.Second)
+		e.publishRaw(chain(33, 1, true), false)
+		want(8 * 300_000)
+		w.f.Unfollow(1)
+		w.follow(target) // the report is there
+		e.publishRaw(chain(49, 1, false), false)
+		want(8 * 300_000)
 		e.stop()
 	})
 }

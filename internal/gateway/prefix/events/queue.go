@@ -1,6 +1,9 @@
 package events
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 // queue is what waits for an applier: in order of coming for each feed, and feeds take turns. What one engine floods us with so costs the
 // others of its domain a turn of it, and not the wait for all of it. How much may wait is bounded by feed: see feed.offer and feed.tell.
@@ -10,25 +13,24 @@ type queue struct {
 	wake chan struct{} // there is something, where there was nothing; one is enough
 
 	mu    sync.Mutex  // guards what follows, and feed.pending
-	ready fifo[*feed] // those with something pending, each once
+	ready fifo[*feed] // those with something pending, or paused, each once
 	taken []message   // the turn that the applier is at; its own
 }
 
-// A turn is so many messages, or so many bytes and the message with which it goes beyond: a batch of a step has some KB.
+// A turn is so many messages, or so many bytes and the message with which it goes beyond: a batch of a step has some KB. A longer one is cut:
+// the feed pauses when its turn has told the index of so many blocks, 4 ms, and goes on when the others had theirs.
 const (
 	turnMessages = 64
 	turnBytes    = 64 << 10
+	turnBlocks   = 8 << 10
 )
 
 func (q *queue) push(m message) {
 	f := m.feed
 	q.mu.Lock()
-	first := f.pending.len() == 0
 	f.pending.push(m)
-	asleep := first && q.ready.len() == 0
-	if first {
-		q.ready.push(f)
-	}
+	asleep := !f.ready && q.ready.len() == 0
+	q.readyLocked(f)
 	q.mu.Unlock()
 	if asleep {
 		select {
@@ -38,23 +40,44 @@ func (q *queue) push(m message) {
 	}
 }
 
-// turn returns what is next, nothing if nothing waits. It is good until the next call.
+func (q *queue) readyLocked(f *feed) {
+	if !f.ready {
+		f.ready = true
+		q.ready.push(f)
+	}
+}
+
+// putBack has a feed go on at its next turn, before the rest of the present one.
+func (q *queue) putBack(f *feed, rest []message) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	f.pending.unshift(rest)
+	q.readyLocked(f)
+}
+
+// turn returns what is next, nothing if nothing waits. It is good until the next call. A feed that has paused gets no other message before it
+// has gone on.
 func (q *queue) turn() []message {
 	clear(q.taken) // so that no payload is kept alive
 	q.taken = q.taken[:0]
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.ready.len() == 0 {
-		return nil
-	}
-	f := q.ready.pop()
-	for n := 0; f.pending.len() > 0 && len(q.taken) < turnMessages && n < turnBytes; {
-		m := f.pending.pop()
-		n += len(m.input.Batch.Payload)
-		q.taken = append(q.taken, m)
-	}
-	if f.pending.len() > 0 {
-		q.ready.push(f)
+	for len(q.taken) == 0 && q.ready.len() > 0 { // a feed that has ended may have nothing any more
+		f := q.ready.pop()
+		f.ready = false
+		if f.paused() {
+			q.taken = append(q.taken, message{feed: f, goOn: true})
+			q.readyLocked(f) // for what waits behind
+			break
+		}
+		for n := 0; f.pending.len() > 0 && len(q.taken) < turnMessages && n < turnBytes; {
+			m := f.pending.pop()
+			n += len(m.input.Batch.Payload)
+			q.taken = append(q.taken, m)
+		}
+		if f.pending.len() > 0 {
+			q.readyLocked(f)
+		}
 	}
 	return q.taken
 }
@@ -71,6 +94,13 @@ const idleItems = 256
 func (q *fifo[T]) len() int { return len(q.items) - q.head }
 
 func (q *fifo[T]) push(v T) { q.items = append(q.items, v) }
+
+// unshift puts values before all others.
+func (q *fifo[T]) unshift(v []T) {
+	if len(v) > 0 {
+		*q = fifo[T]{items: append(slices.Clone(v), q.items[q.head:]...)}
+	}
+}
 
 // pop takes the first of at least one.
 func (q *fifo[T]) pop() (v T) {
