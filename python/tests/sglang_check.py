@@ -4,6 +4,7 @@ import array
 import contextlib
 import ctypes
 import hashlib
+import os
 import pathlib
 import random
 import socket
@@ -15,7 +16,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from perigee import client  # noqa: E402
-from perigee.client import Credentials, Lease  # noqa: E402
+from perigee.client import Credentials, Lease, wire  # noqa: E402
 from perigee.sglang import keeper as keeping  # noqa: E402
 from perigee.sglang import admission, lore, pools, restorable, staging, store  # noqa: E402
 
@@ -482,6 +483,47 @@ class Session:
         self.closed.set()
         self.here.close()
         self.there.close()
+
+
+class ScriptedLink:
+    """A connection whose other end has said all that it will."""
+
+    def __init__(self, frames):
+        self.frames, self.sent, self.ref = frames, [], 0
+
+    def send(self, kind, payload=b"", ref=None, fd=None):
+        if ref is None:
+            self.ref += 1
+            ref = self.ref
+        self.sent.append(kind)
+        return ref
+
+    def receive(self):
+        if not self.frames:
+            raise EOFError("it has said all")
+        return self.frames.pop(0)
+
+
+class Client(unittest.TestCase):
+    def test_a_plan_in_parts_while_an_arena_is_asked_for(self):
+        """What comes for a restore while another answer is waited for is the restore's."""
+        n, page = 3, 4096
+        fd = os.memfd_create("arena")
+        self.addCleanup(os.close, fd)
+        os.ftruncate(fd, n * page)
+        for i in range(n):
+            os.pwrite(fd, bytes([i + 1]) * page, i * page)
+        plan = lambda first, slots: wire.Frame(
+            wire.PLAN, 1, 0, 0, struct.pack("<IIIIII", 4, 1, 0, first, n, len(slots)) + b"".join(struct.pack("<IIIIQ", 9, i, 1, page, 0) for i in slots), [])
+        s = object.__new__(client.Session)
+        s._query = ScriptedLink([
+            plan(0, [0]), plan(1, [1, 2]), wire.Frame(wire.ARENAS, 2, 0, 0, struct.pack("<IIIIQ", 1, 9, n, page, n * page), [os.dup(fd)]),
+            wire.Frame(wire.RESTORED, 1, 0, 0, struct.pack("<II?", 4, 1, True), [])])
+        s._own, s._others, s._answers = {}, {}, {}
+        got = {}
+        s.restore(Lease(4, 1, [n], [9]), 0, lambda i, view: got.__setitem__(i, bytes(view[:1])))
+        self.assertEqual((got, s._query.sent, s._answers), ({i: bytes([i + 1]) for i in range(n)}, [wire.START, wire.MAP_ARENAS, wire.COPIED], {}))
+        s.unmap()
 
 
 class Log:

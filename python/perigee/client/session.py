@@ -466,6 +466,13 @@ class Session:
         not to be written. Returns if all consumers have all their pages; after any exception none of them may be used."""
         link = self._query
         ref = self._send(link, wire.START, struct.pack("<III", lease.index, lease.generation, consumer))
+        self._answers[(id(link), ref)] = []  # the plan's next parts come while an arena of its first is asked for
+        try:
+            self._restore(link, ref, lease, consumer, take)
+        finally:
+            self._answers.pop((id(link), ref), None)
+
+    def _restore(self, link, ref, lease, consumer, take):
         outcome, bad, fault = _DONE, 0, None
         try:
             bad = self._take(link, ref, take)
