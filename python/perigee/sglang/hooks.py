@@ -1,7 +1,7 @@
 """Hooks into SGLang, by its own registry for them: what the storage interface does not tell. They are put in place as the backend is made, before the
 engine serves.
 
-  - What is handed to the backup queue is noted with its tokens, prefix, adapter and salt (lore.py). Without it pages are stored and restored all the
+  - What is handed to the backup queue is noted with its tokens, the key before, adapter and salt (lore.py). Without it pages are stored and restored all the
     same, and gateways are not told of them.
   - When weights are changed in place, what was stored is another model's: the backend stops.
   - With the linker, a request that is being looked up is passed over (admission.py), and what is offloaded is noted with its tokens, too.
@@ -32,21 +32,30 @@ def _backend(controller):
     return getattr(b, "_backend", b)
 
 
-def _node(original, tree, node_id, *args, **kwargs):
+def _snapshot(core, node_id):
+    """(keys, tokens, the keys before them as far as is needed, Space) of a node of the radix tree; None if it does not say."""
     try:
-        _here.space = Space(*tree.tree_core.prefetch_anchor_info(node_id))
-    except Exception:  # another version's tree: then salts and adapters are not known
-        _here.space = None
+        s = core.snapshot_buffer_backup(node_id, False)
+        before = [] if s.parent_is_root else [s.parent_last_hash]
+        return None if before == [None] else (s.hash_values, s.key.raw_token_ids(), before, Space(s.key.extra_key, s.key.cache_salt))
+    except Exception:  # it has left the device, or is another version's
+        return None
+
+
+def _node(original, tree, node_id, *args, **kwargs):
+    _here.node = _snapshot(tree.tree_core, node_id)
     try:
         return original(tree, node_id, *args, **kwargs)
     finally:
-        _here.space = None
+        _here.node = None
 
 
 def _written(original, controller, host_indices, token_ids, hash_value=None, prefix_keys=None, *args, **kwargs):
     note = getattr(_backend(controller), "note", None)
     if note is not None and hash_value:
-        note(hash_value, token_ids, prefix_keys, getattr(_here, "space", None) or Space())
+        known = getattr(_here, "node", None)
+        before, space = (known[2], known[3]) if known and list(known[0]) == list(hash_value) else (prefix_keys, Space())
+        note(hash_value, token_ids, before, space)
     return original(controller, host_indices, token_ids, hash_value, prefix_keys, *args, **kwargs)
 
 
@@ -107,12 +116,7 @@ def agree(cache, verdict):
 def _offload(original, wrapper, node_id, transfers, *args, **kwargs):
     if _of(wrapper) is None:
         return original(wrapper, node_id, transfers, *args, **kwargs)
-    core = wrapper.cache.tree_core
-    try:
-        spec = core.build_storage_backup_spec(node_id, True)
-        _here.node = (Space(*core.prefetch_anchor_info(node_id)), spec and (spec.hash_value, spec.token_ids, spec.prefix_keys))
-    except Exception:
-        _here.node = None
+    _here.node = _snapshot(wrapper.cache.tree_core, node_id)
     try:
         return original(wrapper, node_id, transfers, *args, **kwargs)
     finally:
@@ -121,12 +125,12 @@ def _offload(original, wrapper, node_id, transfers, *args, **kwargs):
 
 def pages(keys):
     """What is known of the node that is being offloaded: a lore.Page for each key."""
-    space, spec = getattr(_here, "node", None) or (None, None)
-    if spec is None or not keys:
+    node = getattr(_here, "node", None)
+    if not node or not keys:
         return [UNKNOWN] * len(keys)
-    hashes, tokens, prefix = spec
+    hashes, tokens, before, space = node
     book = Lore(len(tokens) // max(1, len(hashes)))
-    book.note(hashes, tokens, prefix, space)
+    book.note(hashes, tokens, before, space)
     return book.take(keys)
 
 
