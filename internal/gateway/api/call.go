@@ -411,9 +411,12 @@ func (c *call) refuse(e *Error) {
 	if c.status != 0 {
 		return
 	}
-	if c.r.Context().Err() != nil && e != errBodyStalled { // net/http, which serves HTTP/2, takes a client that is silent for one that left
+	// Who closed only its own direction, which is no different from leaving, still reads what is wrong with its request; for that no engine was
+	// asked. A body that broke off is the other's doing, and is taken down as that. (net/http, which serves HTTP/2, takes a client that is silent
+	// for one that left.)
+	if c.r.Context().Err() != nil && e != errBodyStalled && (c.entry != nil || e == errBodyBroken) {
 		c.clientLeft = true
-		if e == errBodyBroken { // perhaps it closed only its own direction
+		if e == errBodyBroken {
 			c.status, c.code = statusClientLeft, e.Code
 			e.write(c.w)
 		}
