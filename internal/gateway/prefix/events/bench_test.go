@@ -12,15 +12,23 @@ import (
 )
 
 // BenchmarkApply is one core's work for a message of the common workload: decode and apply, from the applier's inbox on. 64 engines, each
-// with prompts of its own.
+// with prompts of its own; expected is where their load reports have said how large their pools are.
 func BenchmarkApply(b *testing.B) {
-	for _, blocks := range []int{1, 32} {
-		b.Run(fmt.Sprintf("blocks=%d", blocks), func(b *testing.B) {
+	for _, c := range []struct {
+		blocks   int
+		expected bool
+	}{{1, false}, {1, true}, {32, false}, {32, true}} {
+		blocks := c.blocks
+		b.Run(fmt.Sprintf("blocks=%d/expected=%v", blocks, c.expected), func(b *testing.B) {
 			var apply func(feed int, payload []byte)
 			restart := func() {
 				store := local.New(local.Options{})
 				apply = events.ForBenchmark(64, func(rank int32) events.Claims {
-					return store.Open(local.Engine{No: uint32(rank) + 1, Base: "m", Names: []string{"m"}}, 0)
+					r := store.Open(local.Engine{No: uint32(rank) + 1, Base: "m", Names: []string{"m"}}, 0)
+					if c.expected {
+						r.Expect(int64(16*blocks) << 15 / 64)
+					}
+					return r
 				})
 			}
 			restart()

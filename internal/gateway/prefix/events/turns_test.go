@@ -1,3 +1,7 @@
+//go:build !race
+
+// A hundred thousand blocks are told one after the other, which the race detector stretches to a minute; there is one goroutine.
+
 package events
 
 import (

@@ -87,8 +87,7 @@ func (ix *Index) foreseeRemoved(hashes []prefix.Hash) {
 		ix.touched += ix.aliases.touch(mix(uint64(hash)))
 	}
 	for i, hash := range hashes {
-		s := ix.aliases.search(mix(uint64(hash)))
-		ids[i] = s.next()
+		ids[i] = ix.aliases.first(mix(uint64(hash)))
 	}
 	for _, id := range ids[:len(hashes)] {
 		if id != 0 {

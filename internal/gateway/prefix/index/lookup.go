@@ -101,12 +101,13 @@ func (w *walk) along(ix *Index, keys []chain.Key) bool {
 // other; here all first ones are made in a row, then all second ones, so that the processor waits for many at once.
 func (w *walk) foresee(ix *Index, keys []chain.Key) {
 	ahead := w.ahead[len(w.ahead)-len(keys):]
-	for _, k := range keys {
-		w.touched += ix.names.touch(k.Lo)
-	}
+	var far [len(w.ahead)]*uint32
 	for i, k := range keys {
-		s := ix.names.search(k.Lo)
-		ahead[i] = s.next()
+		far[i] = ix.names.where(k.Lo)
+	}
+	w.touched += touch(far[:len(keys)])
+	for i, k := range keys {
+		ahead[i] = ix.names.first(k.Lo)
 	}
 	for _, id := range ahead {
 		w.touched += ix.blocks.touch(id)

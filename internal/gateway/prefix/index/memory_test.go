@@ -35,16 +35,27 @@ func BenchmarkMemory(b *testing.B) {
 		name string
 		w    w1
 		own  bool
+		each int // blocks expected of an engine
 	}{
-		{"R=1", w1{64, w1Prompts, 1}, false},
-		{"R=4", w1{64, w1Prompts, 4}, false},
-		{"R=4 own hashes", w1{64, w1Prompts, 4}, true},
-		{"10 M blocks", w1{64, 10 * w1Prompts, 1}, false},
+		{"R=1", w1{64, w1Prompts, 1}, false, 0},
+		{"R=1 expected", w1{64, w1Prompts, 1}, false, w1Prompts * w1Blocks / 64},
+		{"R=1 half of what is expected", w1{64, w1Prompts, 1}, false, w1Prompts * w1Blocks / 32},
+		{"R=4", w1{64, w1Prompts, 4}, false, 0},
+		{"R=4 own hashes", w1{64, w1Prompts, 4}, true, 0},
+		{"10 M blocks", w1{64, 10 * w1Prompts, 1}, false, 0},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			for b.Loop() {
 				before := resident(b)
-				ix, holders := c.w.load(32, c.own)
+				ix, holders := w1{c.w.engines, 0, 0}.load(1, false)
+				for _, h := range holders {
+					ix.Expect(h, c.each)
+				}
+				c.w.each(32, c.own, func(engine int, e *prefix.Event) {
+					if out := ix.Apply(holders[engine], e); out.Result != Applied {
+						b.Fatal(out.Result)
+					}
+				})
 				grown := resident(b) - before
 				blocks := c.w.blocks()
 				if c.w.copies == 1 {

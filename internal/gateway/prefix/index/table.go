@@ -74,7 +74,10 @@ func (a *array) home(hash uint64) (at int, tag uint32) {
 	return int(x >> quotientBits), a.tag(x)
 }
 
-func (a *array) tag(x uint64) uint32 { return uint32(x<<(64-quotientBits)>>32) >> a.idBits << a.idBits }
+func (a *array) tag(x uint64) uint32 {
+	// The number of bits is at most 26; to say so spares the processor to look.
+	return uint32(x<<(64-quotientBits)>>32) &^ (1<<(a.idBits&31) - 1)
+}
 
 // recovers tells whether quotients follow from where entries are.
 func (a *array) recovers() bool {
@@ -109,8 +112,7 @@ func (t *table) where(hash uint64) *uint32 {
 	if a == nil {
 		return &t.none
 	}
-	at, _ := a.home(hash)
-	return &a.buckets[at][0]
+	return &a.buckets[quotient(hash)*uint64(len(a.buckets))>>quotientBits][0]
 }
 
 // touch reads words that will be needed, so that they are near then. They lie far apart: where all that is done in between is to read, the
@@ -147,6 +149,27 @@ func (s *search) next() uint32 {
 		}
 	}
 	return 0
+}
+
+// first returns the first candidate, 0 if there is none. It is next of a new search, for where many are looked for and mostly found: it
+// keeps nothing in memory, so that the processor gets to the reads of the one after it.
+func (t *table) first(hash uint64) uint32 {
+	a := t.shards[hash>>(64-shardBits)].store.Load()
+	if a == nil {
+		return 0
+	}
+	at, tag := a.home(hash)
+	b, ids := &a.buckets[at], uint32(1)<<(a.idBits&31)-1
+	for i := 1; i <= slots; i++ {
+		if id := atomic.LoadUint32(&b[i]) ^ tag; id-1 < ids {
+			return id
+		}
+	}
+	if atomic.LoadUint32(&b[0])&manyPassed == 0 {
+		return 0
+	}
+	s := t.search(hash)
+	return s.next()
 }
 
 // hashes puts the hashes of blocks where they belong; zeros are no blocks.
