@@ -99,7 +99,8 @@ func TestLongBatchIsCut(t *testing.T) {
 			for {
 				short.offer(seq, storedBatch(int(seq), 1))
 				seq++
-				busy := a.takeTurn() && a.takeTurn()
+				busy := a.takeTurn()
+				busy = a.takeTurn() && busy
 				if got := int(long.counts.Blocks); got-last > turnBlocks+7 {
 					t.Errorf("a turn of %d blocks", got-last)
 				}
