@@ -246,7 +246,7 @@ func (s *Session) Done() <-chan struct{} { return s.ctx.Done() }
 const goodbyeWait = time.Second
 
 // Close ends the session: it waits for the copies that are under way, unmaps everything, and says so. Calling it again does nothing. A Manager
-// that does not answer, or does not even read, holds it for a second or two; one that copies for us until it has ended.
+// that does not answer, or does not even read, holds it for a second or two, or for five if the session was lost; one that copies for us until it has ended.
 func (s *Session) Close() error {
 	s.mu.Lock()
 	if s.mu.closed {
@@ -262,18 +262,24 @@ func (s *Session) Close() error {
 	stuck := time.AfterFunc(goodbyeWait, s.cut)
 	defer stuck.Stop()
 	s.unmap()
-	ctx, cancel := context.WithTimeout(context.Background(), goodbyeWait)
-	defer cancel()
 	if alive {
-		if _, err := exchange(ctx, s.query, &wire.Goodbye{}, wire.KindBye); err == nil {
-			s.shut()
+		ctx, cancel := context.WithTimeout(context.Background(), goodbyeWait)
+		defer cancel()
+		if _, err := exchange(ctx, s.query, &wire.Goodbye{}, wire.KindBye); err == nil || ctx.Err() != nil {
+			s.shut() // if it has not answered in time, it will hear it when it listens again
 			return nil
 		}
 	}
 	s.shut()
+	ctx, cancel := context.WithTimeout(context.Background(), leaveWait)
+	defer cancel()
 	s.leave(ctx)
 	return nil
 }
+
+// leaveWait bounds the wait of a process whose session was lost, and that has a connection again: longer than goodbyeWait, since its word is not on
+// the way before the Manager has said Welcome.
+const leaveWait = 5 * time.Second
 
 // leave says goodbye of a session that was lost, so that its arenas need not wait for this process's end. A Manager that is another
 // one, or none, wants to hear nothing.
