@@ -31,8 +31,9 @@ race: ## the tests alone, with the race detector
 fuzz: ## each fuzz test in turn; make fuzz FUZZTIME=1h for a long run
 	@FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
 
-readme: build ## run the commands that the README shows
+readme: build ## run the commands that the README and the page of perigee cache show
 	@scripts/readme.sh README.md
+	@scripts/readme.sh docs/cache-daemon.md
 
 openai-client: build ## the real openai Python client and curl against perigee serve
 	@scripts/openai-client.sh

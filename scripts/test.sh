@@ -65,6 +65,7 @@ withoutRace() {
 	dirs=$(git grep -l --untracked '^//go:build.*!race' -- '*_test.go' | xargs -n1 dirname | sort -u | sed 's|^|./|')
 	go test -count=1 -timeout 6m $dirs
 }
+shownCommands() { scripts/readme.sh README.md && scripts/readme.sh docs/cache-daemon.md; }
 static() { scripts/tools.sh && .cache/bin/staticcheck ./...; }
 
 step format "Run: make fmt" format
@@ -83,7 +84,7 @@ else
 		scripts/race.sh
 	step "tests, no race" "Run the failing test alone: go test -run NAME ./its/package." withoutRace
 	step fuzz "Commit the failing input that it left under testdata/fuzz/ together with the fix." scripts/fuzz.sh
-	step readme "The README shows a command that does not do what it says: mend either." scripts/readme.sh README.md
+	step readme "The page shows a command that does not do what it says: mend either." shownCommands
 	step "openai client" "Read the server's log lines above; run it alone with: make openai-client" scripts/openai-client.sh
 fi
 
