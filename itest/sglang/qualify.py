@@ -110,14 +110,23 @@ class Engine:
             "prefetch_threshold": PAGE, "socket": self.manager.socket, "instance": "qualify", "model": MODEL, "url": self.url, "allocator": allocator,
             # Budgets that a busy machine does not use up: what is checked is that all is restored.
             "lookup_ms": 5000, "prefetch_timeout_base": 20}
+        self.begin([
+            "--enable-hierarchical-cache", "--hicache-ratio", "2", "--hicache-write-policy", "write_through", "--hicache-io-backend", "direct",
+            "--hicache-mem-layout", "page_first_direct", "--hicache-storage-prefetch-policy", "timeout", "--hicache-storage-backend", "dynamic",
+            "--hicache-storage-backend-extra-config", json.dumps(extra), *more])
+
+    def start_linked(self):
+        """With the linker in the place of the host pool and its storage."""
+        linker = {"linker": "PerigeeLinker", "linker_module_path": "perigee.sglang.linker", "linker_extra_config": {
+            "socket": self.manager.socket, "instance": "qualify", "model": MODEL, "url": self.url, "lookup_ms": 5000, "budget_ms": 20000}}
+        self.begin(["--enable-unified-cache-external-linker", "--unified-cache-external-linker-backend", "dynamic", "--unified-cache-external-linker-config", json.dumps(linker)])
+
+    def begin(self, flags):
         path = f"{ROOT / 'python'}:{ROOT / 'itest/sglang'}"
         with watch.row("an engine, from nothing to ready"):
             self.server = Server("qualify-engine", [
                 "env", f"PYTHONPATH={path}", f"PERIGEE_SLOW_GETS={self.slow}", ROOT / "scripts/sglang/serve.sh", "--name", "qualify-engine", "--port", self.port,
-                "--page", PAGE, "--tokens", TOKENS, "--events-port", self.events, "--replay-port", self.replay, "--",
-                "--enable-hierarchical-cache", "--hicache-ratio", "2", "--hicache-write-policy", "write_through", "--hicache-io-backend", "direct",
-                "--hicache-mem-layout", "page_first_direct", "--hicache-storage-prefetch-policy", "timeout", "--hicache-storage-backend", "dynamic",
-                "--hicache-storage-backend-extra-config", json.dumps(extra), *more])
+                "--page", PAGE, "--tokens", TOKENS, "--events-port", self.events, "--replay-port", self.replay, "--", *flags])
             self.server.ready()
 
     def stop(self):
@@ -632,6 +641,37 @@ class Both(Case):
                 results.append(f"both engines on one Manager: a prompt of {name}'s went to {picked}, {cached} of 1600 tokens restored")
 
 
+class Linked(Case):
+    """The linker: pages go to the device pool without the host pool, and requests are passed over until theirs are here."""
+
+    def test_linker(self):
+        engine.stop()
+        wait_until(lambda: manager.number("sessions") == 0, "the engine has gone")
+        engine.start_linked()
+        self.linked()
+
+    def linked(self):
+        wait_until(manager.registered, "it has registered")
+        prompts = [tokens(f"linked {i}", 300 + 47 * i) for i in range(8)]
+        want = [a.ids for a in self.store(prompts)]
+        self.assertEqual(manager.number("events_unnamed_blocks_total"), 0)
+        for n in (1, 4, 8):
+            with self.subTest(concurrency=n):
+                engine.flush()
+                for first in range(0, 8, n):
+                    for got, w in zip(at_once([lambda p=p: self.say(p) for p in prompts[first:first + n]]), want[first:first + n]):
+                        self.assertEqual((got.of, got.ids), ({"host": restorable(len(got.prompt))}, w))
+        p = tokens("eight times, linked", 600)
+        cold = at_once([lambda: self.say(p)] * 8)  # one computes, and the device cache overtakes the others' lookups
+        wait_until(manager.quiet, "it is stored")
+        engine.flush()
+        warm = at_once([lambda: self.say(p)] * 8)
+        self.assertEqual(len({tuple(a.ids) for a in cold + warm}), 1)
+        self.assertEqual({a.cached for a in warm}, {restorable(600)})
+        engine.flush()
+        wait_until(manager.quiet, "nothing is held")
+
+
 folder = tempfile.TemporaryDirectory()
 manager = Manager(folder.name)
 engine = Engine(manager, folder.name)
@@ -656,7 +696,7 @@ def setUpModule():
     wait_until(manager.registered, "the engine has registered")
 
 
-ORDER = [Restored, Times, Aborted, Gateway, Flipped, Both, Lost, Fresh]
+ORDER = [Restored, Times, Aborted, Gateway, Flipped, Both, Lost, Fresh, Linked]
 
 
 def load_tests(loader, *_):
