@@ -5,10 +5,12 @@ package manager
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -196,6 +198,37 @@ func (m *tester) contractOf(t *testing.T, ranks []state.Namespace) *state.Contra
 		t.Fatal(err)
 	}
 	return id.contract
+}
+
+// kept is what a log has had so far.
+type kept struct {
+	mu    sync.Mutex
+	lines strings.Builder
+}
+
+func (k *kept) Write(b []byte) (int, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.lines.Write(b)
+}
+
+func (k *kept) String() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.lines.String()
+}
+
+// TestRefusedInTheLog: an engine that gets no part of the pool works without the Manager, and the Manager's operator is told.
+func TestRefusedInTheLog(t *testing.T) {
+	var log kept
+	m := begin(t, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	m.dial()
+	if _, err := m.tryDial(named("second")); client.ClassOf(err) != wire.NoPool {
+		t.Fatalf("the whole pool is an instance's: %v", err)
+	}
+	if said := log.String(); !strings.Contains(said, `level=WARN msg="instance refused" instance=second class=no_pool`) {
+		t.Errorf("the log has\n%s", said)
+	}
 }
 
 // TestReplaced: a vacant arena of another kind makes room, and what was in it is gone; its id names no memory again.

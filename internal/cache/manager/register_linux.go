@@ -80,6 +80,8 @@ type refusal struct {
 func (m *Manager) register(c *channel.Conn, h wire.Header, msg *wire.Register) {
 	s, files, no := m.admit(c, msg)
 	if no.class != 0 {
+		// The engine goes on without us, and tries again in seconds: this line is the only one that tells the daemon's operator.
+		m.opt.Log.Warn("instance refused", "instance", msg.Instance, "class", no.class.String(), "why", no.text)
 		m.refuseTo(c, h, no)
 		return
 	}
