@@ -98,7 +98,7 @@ func (c *Conn) Flush() {
 			return
 		}
 		if err := c.writeOut(out, files); err != nil {
-			c.uc.Close() // the reader notices
+			c.broken()
 			return
 		}
 		c.mu.Lock()
@@ -107,6 +107,15 @@ func (c *Conn) Flush() {
 		}
 		c.mu.Unlock()
 	}
+}
+
+// broken ends a connection that cannot be written to any more. It is not closed here: its end is what tells a peer that the handler has let go of
+// all that is the peer's, and that is after Gone.
+func (c *Conn) broken() {
+	c.mu.Lock()
+	c.mu.ended, c.mu.out, c.mu.files = true, nil, nil
+	c.mu.Unlock()
+	c.uc.CloseRead() // the reader notices
 }
 
 // keepBuffer bounds the buffers that are kept for all to use again, in bytes: enough for the usual query. keepOut bounds what each
