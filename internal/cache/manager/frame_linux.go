@@ -288,7 +288,7 @@ func (m *Manager) copied(by *asker, e *wire.Copied) {
 				ev.Outcome = core.Failed
 			}
 			delete(r.taken, e.Consumer)
-			if _, again := r.by[e.Consumer]; !again {
+			if _, again := r.by[e.Consumer]; !again && e.Consumer < core.MaxParts { // who is no consumer is refused below
 				r.by[e.Consumer] = *by
 			}
 		}

@@ -87,6 +87,28 @@ func TestForged(t *testing.T) {
 	}
 }
 
+// TestMadeUpConsumers: a client that ends restores for consumers that there are not is refused, and nothing is kept of them.
+func TestMadeUpConsumers(t *testing.T) {
+	m := begin(t)
+	s, lease := victimOf(m)
+	cred := s.Credentials()
+	c := raw(m, func(o *client.Options) { o.Join = &cred })
+	c.say(&wire.Take{Lease: lease.ID})
+	if a, _ := c.hear(); a.Kind() != wire.KindPlan {
+		t.Fatalf("%+v", a)
+	}
+	for i := range uint32(3 * core.MaxParts) {
+		if r := c.refused(&wire.Copied{Lease: lease.ID, Consumer: 1 + i}); r.Class != wire.Invalid {
+			t.Fatalf("consumer %d: %s", i, r.Class)
+		}
+	}
+	m.locked(func() {
+		if n := len(m.mu.sessions[cred.Session].restores[lease.ID].by); n > core.MaxParts {
+			t.Errorf("%d wait for the end of a restore by one", n)
+		}
+	})
+}
+
 // TestHostileFrames sends rubbish of many kinds: each connection ends or is told, and the honest one notices nothing.
 func TestHostileFrames(t *testing.T) {
 	m := begin(t, func(o *Options) { o.Instances = 2 })

@@ -25,6 +25,9 @@ func (m *Manager) takePages(by *asker, e *wire.Take) {
 	}
 	all := by.plan.Slots
 	for first := 0; first < len(all); first += wire.MaxBlocks {
+		if first > 0 {
+			by.conn.Flush() // all of it could be more than may wait to be read
+		}
 		part := all[first:min(first+wire.MaxBlocks, len(all))]
 		m.send(by, by, &wire.Plan{Lease: e.Lease, Consumer: e.Consumer, First: uint32(first), Total: uint32(len(all)), Slots: part})
 	}
