@@ -71,12 +71,41 @@ func TestFeedsTakeTurns(t *testing.T) {
 	}
 }
 
-// TestQueueModel compares the queue with one list for each feed.
+// TestQueueModel compares the queue with one list for each feed. Feeds pause now and then in the middle of a turn.
 func TestQueueModel(t *testing.T) {
 	rng := script.Rand(t)
 	a, feeds := idle(t, Options{}, 3)
 	put, got := make([]int64, len(feeds)), make([]int64, len(feeds))
-	for range 20_000 {
+	take := func(pause bool) bool {
+		turn := a.queue.turn()
+		for i, m := range turn {
+			f := m.feed
+			switch {
+			case m.goOn && !f.paused():
+				t.Fatal("a feed is to go on that has not paused")
+			case m.goOn:
+				if len(turn) > 1 {
+					t.Fatal("a feed that has paused gets messages")
+				}
+				f.todo = f.todo[1:]
+			case f.paused():
+				t.Fatal("a feed that has paused gets a message")
+			case m.input.Batch.Seq != got[f.src.Rank]:
+				t.Fatalf("rank %d: got %d, want %d", f.src.Rank, m.input.Batch.Seq, got[f.src.Rank])
+			default:
+				got[f.src.Rank]++
+				if pause && rng.IntN(100) == 0 {
+					f.todo = make([]stream.Action, 1+rng.IntN(3))
+				}
+			}
+			if f.paused() {
+				a.queue.putBack(f, turn[i+1:])
+				break
+			}
+		}
+		return len(turn) > 0
+	}
+	for range 3000 {
 		if rng.IntN(100) < 60 {
 			for range rng.IntN(300) {
 				i := rng.IntN(len(feeds))
@@ -86,18 +115,10 @@ func TestQueueModel(t *testing.T) {
 			continue
 		}
 		for range rng.IntN(40) {
-			for _, m := range a.queue.turn() {
-				if i := m.feed.src.Rank; m.input.Batch.Seq != got[i] {
-					t.Fatalf("rank %d: got %d, want %d", i, m.input.Batch.Seq, got[i])
-				}
-				got[m.feed.src.Rank]++
-			}
+			take(true)
 		}
 		if rng.IntN(20) == 0 {
-			for turn := a.queue.turn(); len(turn) > 0; turn = a.queue.turn() {
-				for _, m := range turn {
-					got[m.feed.src.Rank]++
-				}
+			for take(false) {
 			}
 			for i := range feeds {
 				if got[i] != put[i] {
