@@ -53,8 +53,16 @@ class Manager:
         settings.write_text(json.dumps({
             "socket": self.socket, "pool_bytes": pool, "instances": instances, "admin": f"127.0.0.1:{self.port}",
             "events": dict(zip(("listen", "replay", "snapshot"), (f"127.0.0.1:{p}" for p in self.events)))}))
-        self.server = Server("qualify-manager", [BIN, "cache", "--config", settings])
-        self.server.ready()
+
+        def begin():
+            self.server = Server("qualify-manager", [BIN, "cache", "--config", settings])
+            try:
+                return self.server.ready()
+            except AssertionError:  # somebody else's connection has one of the ports, for a moment
+                self.server.child.wait()
+                self.server.child.stdout.close()
+
+        wait_until(begin, "the Manager has its ports")
 
     def kill(self):
         self.server.child.kill()
