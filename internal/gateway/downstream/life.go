@@ -73,7 +73,7 @@ func (l *life) AfterFunc(f func()) (stop func() bool) {
 	}
 	l.mu.Unlock()
 	if late {
-		f()
+		go f() // not here: package context holds the lock that f takes. It ends at once, as f does not block.
 	}
 	return func() bool {
 		l.mu.Lock()
