@@ -80,11 +80,11 @@ func (s *Session) PublishFrom(ctx context.Context, p *Publish, pages *core.Pages
 	out := PublishedFrom{Published: Published{Chain: granted.Chain}, There: make([]bool, len(p.Blocks))}
 	m, places := chosen(granted, pages, &out)
 	if len(places) > 0 {
+		s.copies.Add(1) // before the Manager can have it: Close must not cut the connection in between
+		defer s.copies.Add(-1)
 		if err := s.publish.say(c.ref, m); err != nil {
 			return out, err // half a message begins nothing
 		}
-		s.copies.Add(1)
-		defer s.copies.Add(-1)
 	}
 	return out, s.lost(s.copiedIn(c, &out, m, places))
 }
@@ -161,12 +161,12 @@ func (s *Session) RestoreInto(l *Lease, consumer uint32, pages *core.Pages) (Res
 		return RestoredInto{}, err
 	}
 	defer s.work.Done()
+	s.copies.Add(1) // before the Manager can have it: Close must not cut the connection in between
+	defer s.copies.Add(-1)
 	c, err := s.query.ask(&wire.RestorePieces{Lease: l.ID, Consumer: consumer, Pages: *pages}, nil)
 	if err != nil { // half a message begins nothing
 		return RestoredInto{}, err
 	}
-	s.copies.Add(1)
-	defer s.copies.Add(-1)
 	defer s.query.forget(c)
 	a, err := c.last()
 	if err != nil {

@@ -75,8 +75,8 @@ type Candidates struct {
 	Positions [][]uint32
 }
 
-// Plan answers Start: pages First and following of Total. All of them are verified. The last frame of a plan is that whose pages end at
-// Total; a lease of nothing has none.
+// Plan answers Start and Take: pages First and following of Total. With Start all of them are verified, with Take none is. The last frame
+// of a plan is that whose pages end at Total; a lease of nothing has none.
 type Plan struct {
 	Lease        core.LeaseID
 	Consumer     uint32
