@@ -36,7 +36,7 @@ func checkDialled(s string) (string, string) {
 	return "", ""
 }
 
-// compareManagers holds ids and publishers apart: one that is followed twice would count twice.
+// compareManagers holds ids and publishers apart: one that is followed twice would count twice. The three sockets of one are three.
 func (d *decoder) compareManagers(all []Manager) {
 	ids, publishers := map[string]bool{}, map[string]bool{}
 	for i := range all {
@@ -49,6 +49,17 @@ func (d *decoder) compareManagers(all []Manager) {
 				d.faultAt(at+".events", classValue, quote(m.Events)+" is the publisher of a Manager above", "remove one of the two")
 			}
 			ids[m.ID], publishers[m.Events] = true, true
+			d.compareSockets(at, m)
 		}
+	}
+}
+
+// compareSockets holds what is asked apart from what publishes, and the two that are asked from each other: a question at the wrong one has no answer.
+func (d *decoder) compareSockets(at string, m *Manager) {
+	if d.ok(at+".replay") && m.Replay == m.Events {
+		d.faultAt(at+".replay", classValue, quote(m.Replay)+" is the Manager's publisher", "write the replay socket of the line that the Manager prints")
+	}
+	if d.ok(at+".snapshot") && (m.Snapshot == m.Events || d.ok(at+".replay") && m.Snapshot == m.Replay) {
+		d.faultAt(at+".snapshot", classValue, quote(m.Snapshot)+" is another socket of the Manager", "write the snapshot socket of the line that the Manager prints")
 	}
 }
