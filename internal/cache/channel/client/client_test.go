@@ -95,6 +95,10 @@ func TestFalseManagers(t *testing.T) {
 						conn.Write(answer)
 					}
 				}
+				if len(conns) == 2 { // it wants to leave
+					conn.Close()
+					return
+				}
 				conns <- conn
 				if len(c.says[1]) == 0 {
 					conn.(*net.UnixConn).CloseWrite() // so that what was written is read first
@@ -109,6 +113,45 @@ func TestFalseManagers(t *testing.T) {
 				t.Errorf("%v, want %v", err, c.want)
 			}
 		})
+	}
+}
+
+// TestHalfDialled: a session that was registered and could not be opened is left, so that its arenas do not wait for this process's end.
+func TestHalfDialled(t *testing.T) {
+	left := make(chan wire.Leave, 1)
+	n := 0
+	path := fake(t, func(conn net.Conn) {
+		defer func() { go func() { io.Copy(io.Discard, conn); conn.Close() }() }()
+		if n++; n == 2 {
+			conn.(*net.UnixConn).CloseWrite()
+			return
+		}
+		question(conn)
+		conn.Write(wire.Append(nil, wire.Header{Ref: 1, Epoch: 1}, &wire.Welcome{Version: 1}))
+		head := make([]byte, wire.HeaderSize)
+		io.ReadFull(conn, head)
+		h, _ := wire.ParseHeader(head)
+		payload := make([]byte, h.Length)
+		io.ReadFull(conn, payload)
+		if n == 1 {
+			conn.Write(wire.Append(nil, wire.Header{Ref: 2, Epoch: 1, Session: 1}, &wire.Registered{Token: [16]byte{7}}))
+			return
+		}
+		if m, _ := wire.Decode(h.Kind, payload); h.Kind == wire.KindLeave {
+			left <- *m.(*wire.Leave)
+		}
+		conn.Write(wire.Append(nil, wire.Header{Ref: 2, Epoch: 1}, &wire.Bye{}))
+	})
+	if _, err := Dial(context.Background(), options(path)); !errors.Is(err, ErrLost) {
+		t.Errorf("%v", err)
+	}
+	select {
+	case m := <-left:
+		if m.Token != [16]byte{7} {
+			t.Errorf("%+v", m)
+		}
+	default:
+		t.Error("it was not left")
 	}
 }
 

@@ -70,6 +70,11 @@ func Dial(ctx context.Context, o Options) (*Session, error) {
 	}
 	if err := s.open(ctx); err != nil {
 		s.shut()
+		if o.Join == nil && s.cred.Session != 0 { // registered, and this process lives on: nobody else has the token
+			ctx, cancel := context.WithTimeout(context.Background(), leaveWait)
+			defer cancel()
+			s.leave(ctx)
+		}
 		return nil, err
 	}
 	return s, nil
