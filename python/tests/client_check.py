@@ -5,6 +5,7 @@ import mmap
 import os
 import random
 import select
+import socket
 import struct
 import sys
 import time
@@ -247,6 +248,18 @@ def check_lost(path):
         print("ok")
 
 
+def check_left(path):
+    """A process that has lost its session, and lives on, gives back what it had."""
+    s = client.Session(path, "left", [namespace()])
+    s.publish(blocks(22, 4), lambda i, slot: None)
+    for link in s._links:
+        link.sock.shutdown(socket.SHUT_RDWR)
+    s.close()
+    print("left", flush=True)
+    sys.stdin.read()
+    print("ok")
+
+
 def bench(path):
     with client.Session(path, "bench", [namespace()]) as s:
         s.publish(blocks(7, 40), lambda i, slot: None)
@@ -262,17 +275,20 @@ def bench(path):
 
 
 if __name__ == "__main__":
-    socket, vectors = sys.argv[1:3]
+    path, vectors = sys.argv[1:3]
     if vectors == "bench":
-        bench(socket)
+        bench(path)
         sys.exit()
     if vectors == "lost":
-        check_lost(socket)
+        check_lost(path)
+        sys.exit()
+    if vectors == "left":
+        check_left(path)
         sys.exit()
     check_identity(vectors)
     before = len(os.listdir("/proc/self/fd"))
-    check_restore(socket)
-    check_hybrid(socket)
-    check_pool(socket)
+    check_restore(path)
+    check_hybrid(path)
+    check_pool(path)
     assert len(os.listdir("/proc/self/fd")) == before, "descriptors leak"
     print("ok")

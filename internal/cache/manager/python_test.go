@@ -3,6 +3,7 @@
 package manager
 
 import (
+	"bufio"
 	"context"
 	"os"
 	"os/exec"
@@ -17,6 +18,15 @@ import (
 // python runs a script of python/tests with the client of python/ in its path.
 func (m *tester) python(args ...string) string {
 	m.t.Helper()
+	out, err := m.pythonCommand(args...).CombinedOutput()
+	if err != nil {
+		m.t.Fatalf("%v\n%s", err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func (m *tester) pythonCommand(args ...string) *exec.Cmd {
+	m.t.Helper()
 	root, err := filepath.Abs("../../..")
 	if err != nil {
 		m.t.Fatal(err)
@@ -24,11 +34,7 @@ func (m *tester) python(args ...string) string {
 	cmd := exec.Command("python3", append([]string{"-I", "-c", "import sys; sys.path.insert(0, sys.argv.pop(1)); sys.argv.pop(0); import runpy; runpy.run_path(sys.argv[0], run_name='__main__')",
 		filepath.Join(root, "python"), filepath.Join(root, "python/tests/client_check.py")}, args...)...)
 	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		m.t.Fatalf("%v\n%s", err, out)
-	}
-	return strings.TrimSpace(string(out))
+	return cmd
 }
 
 // TestPython: the client in Python's standard library against this Manager, and what it publishes is what an engine in Go restores.
@@ -74,6 +80,41 @@ func TestPythonLost(t *testing.T) {
 	close(g.open)
 	if got := <-out; got != "ok" {
 		t.Error(got)
+	}
+	m.settled()
+}
+
+// TestPythonLeft: the client in Python gives back what a session had that it has lost, though its process lives on.
+func TestPythonLeft(t *testing.T) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("no python3")
+	}
+	m := begin(t)
+	cmd := m.pythonCommand(m.opt.Socket, "left")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	for _, want := range []string{"left", "ok"} {
+		if !lines.Scan() || lines.Text() != want {
+			t.Errorf("%q instead of %q", lines.Text(), want)
+			break
+		}
+		m.until("it is fenced", func(st Status) bool { return len(st.Sessions) == 0 })
+		in.Close()
+	}
+	in.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
 	}
 	m.settled()
 }

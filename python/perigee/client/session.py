@@ -550,15 +550,25 @@ class Session:
     # The end.
 
     def close(self):
-        """Unmaps everything and says goodbye. Calling it again does nothing."""
+        """Unmaps everything and says goodbye, for a session that was lost, over another connection. Calling it again does nothing."""
         if not self._links:
             return
         self._unmap()
         try:
             self._ask(self._query, wire.GOODBYE)
-        except PerigeeError:
-            pass  # it has gone before us
+        except PerigeeError as e:
+            if not isinstance(e.__cause__, TimeoutError):  # a Manager that hangs would not hear the other word either
+                self._leave()
         self._drop()
+
+    def _leave(self):
+        """Gives back what a lost session had, which else waits for the end of this process. A Manager that is another one, or none, has nothing of it."""
+        try:
+            link = self._connect()
+            if link.epoch == self.credentials.epoch:
+                self._ask(link, wire.LEAVE, self.credentials.token)
+        except PerigeeError:
+            pass
 
     def unmap(self):
         """Unmaps everything: for a session that has joined another of the same process, before that one says goodbye for both. What is left is drop."""
