@@ -5,7 +5,9 @@ import "time"
 // Config is what a Core is made of. The zero value of each field is its default.
 type Config struct {
 	// Epoch is of this start of the daemon: drawn by the shell, never 0.
-	Epoch   uint64
+	Epoch uint64
+	// Secret spreads blocks over their index, so that no client can choose names that meet there: drawn by the shell, and told nobody.
+	Secret  uint64
 	Budgets Budgets
 	Limits  Limits
 	// Scopes are the tenants with budgets of their own; one that is not listed has DefaultScope's.

@@ -101,13 +101,15 @@ func New(cfg Config, p dram.Policy) *Core {
 	if p == nil {
 		p = dram.DefaultPolicy()
 	}
-	return &Core{
+	c := &Core{
 		cfg: cfg, lim: cfg.Limits.withDefaults(), books: dram.New(p),
 		spaces: map[Namespace]uint32{}, scopes: map[Scope]int{}, arenas: map[uint32]*arena{},
 		sessions: map[SessionID]*session{}, instances: map[string]*session{},
 		fills: map[dram.Page]*fill{}, reads: map[dram.Page]*read{}, readByID: map[ReadID]*read{}, backed: map[dram.Key]backing{},
 		copies: map[CopyID]*copying{}, memories: map[[2]uint64]bool{},
 	}
+	c.books.Seed(cfg.Secret)
+	return c
 }
 
 // Step applies ev at time now, which must not go backwards, and appends to dst what the shell must do, in that order.

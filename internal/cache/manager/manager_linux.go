@@ -81,7 +81,10 @@ func Start(o Options) (*Manager, error) {
 		o.Instances = 1
 	}
 	if o.Core.Epoch == 0 {
-		o.Core.Epoch = randomEpoch()
+		o.Core.Epoch = randomNumber()
+	}
+	if o.Core.Secret == 0 {
+		o.Core.Secret = randomNumber()
 	}
 	if o.Copiers == 0 {
 		o.Copiers = defaultCopiers()
@@ -123,7 +126,8 @@ func Start(o Options) (*Manager, error) {
 // and eight, which have the memory busy.
 func defaultCopiers() int { return max(2, min(8, runtime.NumCPU()/2)) }
 
-func randomEpoch() uint64 {
+// randomNumber is not 0.
+func randomNumber() uint64 {
 	for {
 		var b [8]byte
 		rand.Read(b[:])

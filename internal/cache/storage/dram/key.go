@@ -14,13 +14,13 @@ type Key struct {
 }
 
 // digest spreads keys over the index. An engine's hash is often no more than a counter in tests and one of 64 bits in production, and
-// a client chooses it: so every bit goes through a multiplication, and a client that makes its own blocks collide slows down a
-// probe sequence that is bounded by the blocks it can have.
-func (k *Key) digest() uint64 { return digestOf(k.Space, k.Group, &k.Hash) }
+// a client chooses it: so every bit goes through a multiplication, and what it begins with is a secret, or a client could make all of its blocks
+// meet in one place, and each look at one of them would go over all.
+func (s *Store) digest(k *Key) uint64 { return s.digestOf(k.Space, k.Group, &k.Hash) }
 
-func digestOf(space, group uint32, hash *Hash) uint64 {
+func (s *Store) digestOf(space, group uint32, hash *Hash) uint64 {
 	const m = 0x9e3779b97f4a7c15
-	h := uint64(space)<<32 | uint64(group)
+	h := s.seed ^ (uint64(space)<<32 | uint64(group))
 	h = (h ^ binary.LittleEndian.Uint64(hash[0:])) * m
 	h = (h ^ h>>32 ^ binary.LittleEndian.Uint64(hash[8:])) * m
 	h = (h ^ h>>32 ^ binary.LittleEndian.Uint64(hash[16:])) * m

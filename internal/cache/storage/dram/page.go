@@ -83,7 +83,7 @@ func (s *Store) Find(k Key) (Page, bool) {
 }
 
 func (s *Store) place(k *Key) int {
-	return s.index.find(tagOf(k.digest()), func(p Page) bool {
+	return s.index.find(tagOf(s.digest(k)), func(p Page) bool {
 		g := &s.pages[p]
 		return g.hash == k.Hash && uint32(g.space) == k.Space && uint32(g.group) == k.Group
 	})

@@ -10,7 +10,7 @@ func (s *Store) FindRun(dst []Page, space, group uint32, hashes []Hash, stop boo
 	}
 	for i := range hashes {
 		h := &hashes[i]
-		tag := tagOf(digestOf(space, group, h))
+		tag := tagOf(s.digestOf(space, group, h))
 		p := None
 		for at := s.index.home(tag); entries[at].page != 0; {
 			if e := entries[at]; e.tag == tag {
@@ -57,5 +57,5 @@ func (s *Store) Warm(space, group uint32, hash *Hash) uint32 {
 	if len(s.index.entries) == 0 {
 		return 0
 	}
-	return s.index.entries[s.index.home(tagOf(digestOf(space, group, hash)))].tag
+	return s.index.entries[s.index.home(tagOf(s.digestOf(space, group, hash)))].tag
 }

@@ -9,6 +9,7 @@ import (
 // Store is the books. New makes one; the zero value is not usable.
 type Store struct {
 	policy    Policy
+	seed      uint64 // of digest
 	pages     []page
 	freePages Page // list by page.parent
 	index     index
@@ -33,6 +34,12 @@ func New(p Policy) *Store {
 		p = LRU{}
 	}
 	return &Store{policy: p, freePages: None}
+}
+
+// Seed gives a secret by which blocks are spread over the index: with it, clients cannot choose names that meet. It is for a Store that is empty.
+func (s *Store) Seed(secret uint64) {
+	mustBe(s.index.used == 0, "the blocks of a Store were to be spread anew")
+	s.seed = secret
 }
 
 // AddScope makes a tenant and returns its number, from 0 on. Others leave share bytes to it.
@@ -95,7 +102,7 @@ func (s *Store) Begin(n Newcomer) Page {
 	}
 	s.scopes[n.Scope].resident += s.Bytes(p)
 	s.link(p, n.Parent)
-	s.index.put(tagOf(n.Key.digest()), p)
+	s.index.put(tagOf(s.digest(&n.Key)), p)
 	return p
 }
 
@@ -178,7 +185,7 @@ func (s *Store) Show(p Page, r Residency, now Time) {
 	g.state, g.residency = Visible, r
 	s.visible++
 	k := s.key(p)
-	if score, uses, ok := s.ghosts.recall(k.digest()); ok {
+	if score, uses, ok := s.ghosts.recall(s.digest(&k)); ok {
 		g.score, g.uses = score, uses
 	}
 	s.use(p, now, true)
@@ -250,7 +257,7 @@ func (s *Store) Doom(p Page) {
 	k := s.key(p)
 	if g.state == Visible {
 		s.visible--
-		s.ghosts.remember(k.digest(), g.score, g.uses)
+		s.ghosts.remember(s.digest(&k), g.score, g.uses)
 	}
 	g.state = Doomed
 	s.index.remove(s.place(&k))

@@ -212,6 +212,36 @@ func TestIndexCollisions(t *testing.T) {
 	}
 }
 
+// TestSeed: names that a client has made to meet in one place of the index lie apart in a Store with a secret.
+func TestSeed(t *testing.T) {
+	r := script.Rand(t)
+	const m, n = 0x9e3779b97f4a7c15, 1000
+	inverse := uint64(m) // of m modulo 2^64, by Newton's way: each round doubles the right bits
+	for range 6 {
+		inverse *= 2 - m*inverse
+	}
+	s, open := New(nil), New(nil)
+	s.Seed(r.Uint64() | 1)
+	places, same := map[uint32]bool{}, map[uint32]bool{}
+	for range n {
+		k := Key{}
+		for at := range 3 {
+			binary.LittleEndian.PutUint64(k.Hash[8*at:], r.Uint64())
+		}
+		h := binary.LittleEndian.Uint64(k.Hash[0:]) * m
+		h = (h ^ h>>32 ^ binary.LittleEndian.Uint64(k.Hash[8:])) * m
+		h = (h ^ h>>32 ^ binary.LittleEndian.Uint64(k.Hash[16:])) * m
+		binary.LittleEndian.PutUint64(k.Hash[24:], h^h>>32^(77<<32)*inverse)
+		places[tagOf(s.digest(&k))], same[tagOf(open.digest(&k))] = true, true
+	}
+	if len(same) != 1 {
+		t.Fatalf("without a secret they are in %d places: the test makes nothing meet", len(same))
+	}
+	if len(places) < n-2 {
+		t.Errorf("%d names in %d places", n, len(places))
+	}
+}
+
 // TestGhosts: a block that comes back is no stranger, whatever else has gone since, within reason.
 func TestGhosts(t *testing.T) {
 	var g ghosts
@@ -219,7 +249,7 @@ func TestGhosts(t *testing.T) {
 	key := func(i uint64) uint64 {
 		k := Key{}
 		binary.LittleEndian.PutUint64(k.Hash[:], i)
-		return k.digest()
+		return New(nil).digest(&k)
 	}
 	for i := range uint64(minGhosts / 2) {
 		g.remember(key(i), float64(i), uint16(1+i%5))
