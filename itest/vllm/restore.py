@@ -622,13 +622,21 @@ class Adapters(Case):
         engine.start("--enable-lora", "--max-lora-rank", "8", "--lora-modules", f"adapter={path}")
         wait_until(manager.registered, "it has registered")
 
+        def read():
+            q = tokens(next(salts), 200)
+            self.answer(q, "adapter", "first")
+            self.saved()
+            self.empty()
+            return self.answer(q, "adapter", "first").cached == restorable(200)
+
+        wait_until(read, "the adapter's files are read: nothing of it is kept before")
+
     def answer(self, p, model, salt=None):
         return complete(engine, p, ANSWER, salt, model)
 
     def test_adapters(self):
         p = tokens("adapter", 1000)
         self.start(1)
-        wait_until(lambda: self.answer(tokens(next(salts), 200), "adapter", "first").ids, "the adapter's files are read")
         plain, adapted = self.answer(p, MODEL), self.answer(p, "adapter")
         self.assertEqual((plain.cached, adapted.cached), (0, 0))
         self.assertNotEqual(plain.ids, adapted.ids, "the adapter changes nothing: the check is worth nothing")
