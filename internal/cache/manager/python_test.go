@@ -15,6 +15,17 @@ import (
 	"github.com/perigee-llm/perigee/internal/cache/core"
 )
 
+// needPython skips a test where there is no Python, but not in CI, which has to prove both clients.
+func needPython(t *testing.T) {
+	t.Helper()
+	if _, err := exec.LookPath("python3"); err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal("CI needs python3")
+		}
+		t.Skip("no python3")
+	}
+}
+
 // python runs a script of python/tests with the client of python/ in its path.
 func (m *tester) python(args ...string) string {
 	m.t.Helper()
@@ -39,9 +50,7 @@ func (m *tester) pythonCommand(args ...string) *exec.Cmd {
 
 // TestPython: the client in Python's standard library against this Manager, and what it publishes is what an engine in Go restores.
 func TestPython(t *testing.T) {
-	if _, err := exec.LookPath("python3"); err != nil {
-		t.Skip("no python3")
-	}
+	needPython(t)
 	m := begin(t, func(o *Options) { o.PoolBytes, o.Instances = 2*128*8192, 2 })
 	if out := m.python(m.opt.Socket, "../state/testdata/vectors.json"); out != "ok" {
 		t.Fatal(out)
@@ -58,9 +67,7 @@ func TestPython(t *testing.T) {
 
 // TestPythonLost: the client in Python waits for the end of copies, and for no time-out, when its session is lost meanwhile.
 func TestPythonLost(t *testing.T) {
-	if _, err := exec.LookPath("python3"); err != nil {
-		t.Skip("no python3")
-	}
+	needPython(t)
 	g := newGate()
 	m := begin(t, func(o *Options) { o.CopyForTesting = func(_ core.SessionID, _ bool, page int) { g.wait(page) } })
 	out := make(chan string, 1)
@@ -86,9 +93,7 @@ func TestPythonLost(t *testing.T) {
 
 // TestPythonLeft: the client in Python gives back what a session had that it has lost, though its process lives on.
 func TestPythonLeft(t *testing.T) {
-	if _, err := exec.LookPath("python3"); err != nil {
-		t.Skip("no python3")
-	}
+	needPython(t)
 	m := begin(t)
 	cmd := m.pythonCommand(m.opt.Socket, "left")
 	in, err := cmd.StdinPipe()
@@ -127,9 +132,7 @@ func TestSGLangAdapter(t *testing.T) { adapter(t, "sglang_check.py") }
 
 func adapter(t *testing.T, script string) {
 	t.Helper()
-	if _, err := exec.LookPath("python3"); err != nil {
-		t.Skip("no python3")
-	}
+	needPython(t)
 	cmd := exec.Command("python3", "-I", filepath.Join("../../../python/tests", script))
 	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
 	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "\nOK") {
