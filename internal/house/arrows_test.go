@@ -99,8 +99,9 @@ var arrows = map[string][]string{
 	"internal/gateway/api/body":         {"internal/gateway/api/body/lex"},
 	"internal/gateway/api/sse":          {"internal/gateway/api/body/lex"},
 	"internal/gateway/sock":             {},                                                                              // system calls on sockets that do not wait
-	"internal/gateway/upstream":         {"internal/gateway/sock"},                                                       // an HTTP client, which knows nothing of what it carries
-	"internal/gateway/downstream":       {"internal/gateway/sock"},                                                       // an HTTP server, which knows nothing of what it serves
+	"internal/gateway/chunked":          {},                                                                              // how both sides read a chunk's size
+	"internal/gateway/upstream":         {"internal/gateway/chunked", "internal/gateway/sock"},                           // an HTTP client, which knows nothing of what it carries
+	"internal/gateway/downstream":       {"internal/gateway/chunked", "internal/gateway/sock"},                           // an HTTP server, which knows nothing of what it serves
 	"internal/gateway/tokens/jinja":     {},                                                                              // a template and values to text; it knows neither models nor requests
 	"internal/gateway/tokens/template":  {"internal/gateway/tokens/jinja"},                                               // a request's messages to the prompt
 	"internal/gateway/tokens":           {"internal/gateway/tokens/bpe", "internal/gateway/tokens/template"},             // joins the two: a request to its length

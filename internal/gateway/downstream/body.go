@@ -6,6 +6,8 @@ import (
 	"net/http"
 
 	"github.com/perigee-llm/perigee/internal/gateway/sock"
+
+	"github.com/perigee-llm/perigee/internal/gateway/chunked"
 )
 
 const (
@@ -130,9 +132,9 @@ func (b *body) nextChunk() error {
 	if err != nil {
 		return err
 	}
-	size, err := parseChunkSize(line)
-	if err != nil {
-		return err
+	size, ok := chunked.ParseSize(line)
+	if !ok {
+		return errChunk
 	}
 	if size > 0 {
 		b.left, b.inner = size, true
@@ -171,49 +173,6 @@ func (b *body) chunkLine(limit int) ([]byte, error) {
 		}
 	}
 	return line[:n], nil
-}
-
-// parseChunkSize reads the hexadecimal size of a chunk; what stands behind a semicolon is an extension, and ignored.
-func parseChunkSize(line []byte) (n int64, err error) {
-	digits := 0
-	for i, c := range line {
-		var d byte
-		switch {
-		case '0' <= c && c <= '9':
-			d = c - '0'
-		case 'a' <= c && c <= 'f':
-			d = c - 'a' + 10
-		case 'A' <= c && c <= 'F':
-			d = c - 'A' + 10
-		default:
-			if digits == 0 || !chunkTail(line[i:]) {
-				return 0, errChunk
-			}
-			return n, nil
-		}
-		if digits++; digits > 15 { // 60 bits hold any body
-			return 0, errChunk
-		}
-		n = n<<4 | int64(d)
-	}
-	if digits == 0 {
-		return 0, errChunk
-	}
-	return n, nil
-}
-
-// chunkTail tells whether white space and an extension are all that stands behind a size.
-func chunkTail(rest []byte) bool {
-	for _, c := range rest {
-		switch c {
-		case ' ', '\t':
-			continue
-		case ';':
-			return true
-		}
-		return false
-	}
-	return true
 }
 
 // settle reads what the handler left, if it is not much, and tells whether the connection can have another request. It is done before the answer's

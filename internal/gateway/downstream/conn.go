@@ -278,7 +278,7 @@ func (c *conn) request() *http.Request {
 	}).WithContext(l)
 	switch {
 	case h.length < 0:
-		r.TransferEncoding = chunked
+		r.TransferEncoding = chunkedCoding
 	case h.length == 0:
 		r.Body = http.NoBody
 	}
@@ -293,8 +293,8 @@ func (c *conn) request() *http.Request {
 }
 
 var (
-	protos  = [2]string{"HTTP/1.0", "HTTP/1.1"}
-	chunked = []string{"chunked"}
+	protos        = [2]string{"HTTP/1.0", "HTTP/1.1"}
+	chunkedCoding = []string{"chunked"}
 )
 
 // handle calls the handler and tells whether it returned as it should.

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"io"
+
+	"github.com/perigee-llm/perigee/internal/gateway/chunked"
 )
 
 type bodyKind uint8
@@ -165,9 +167,9 @@ func (b *body) nextChunk() error {
 	if err != nil {
 		return err
 	}
-	size, err := parseChunkSize(line)
-	if err != nil {
-		return err
+	size, ok := chunked.ParseSize(line)
+	if !ok {
+		return errChunk
 	}
 	if size > 0 {
 		b.left, b.inner = size, true
@@ -202,50 +204,6 @@ func (b *body) chunkLine() ([]byte, error) {
 		return nil, errChunk
 	}
 	return line, nil
-}
-
-// parseChunkSize reads the hexadecimal size of a chunk; what stands behind a semicolon is an extension, and ignored.
-func parseChunkSize(line []byte) (int64, error) {
-	var n int64
-	digits := 0
-	for i, c := range line {
-		var d byte
-		switch {
-		case '0' <= c && c <= '9':
-			d = c - '0'
-		case 'a' <= c && c <= 'f':
-			d = c - 'a' + 10
-		case 'A' <= c && c <= 'F':
-			d = c - 'A' + 10
-		default:
-			return n, chunkTail(line[i:], digits)
-		}
-		if digits++; digits > 15 { // 60 bits hold any body
-			return 0, errChunk
-		}
-		n = n<<4 | int64(d)
-	}
-	if digits == 0 {
-		return 0, errChunk
-	}
-	return n, nil
-}
-
-// chunkTail allows white space and an extension behind a size.
-func chunkTail(rest []byte, digits int) error {
-	if digits == 0 {
-		return errChunk
-	}
-	for _, c := range rest {
-		switch c {
-		case ' ', '\t':
-			continue
-		case ';':
-			return nil
-		}
-		return errChunk
-	}
-	return nil
 }
 
 // finish ends the body: the connection is put aside after a clean end, else closed.
