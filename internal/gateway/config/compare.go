@@ -17,7 +17,7 @@ func (d *decoder) compare(c *Config) {
 			"choose several times the poll interval")
 	}
 	d.compareDiscovery(&c.Discovery)
-	d.compareManagers(c.Managers)
+	d.compareManagers(c)
 	d.comparePrefixIndex(c)
 	d.comparePeers(c.Peers)
 	d.compareNames(c.Models)

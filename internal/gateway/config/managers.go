@@ -36,8 +36,12 @@ func checkDialled(s string) (string, string) {
 	return "", ""
 }
 
-// compareManagers holds ids and publishers apart: one that is followed twice would count twice. The three sockets of one are three.
-func (d *decoder) compareManagers(all []Manager) {
+// compareManagers holds ids and publishers apart: one that is followed twice would count twice. The three sockets of one are three. It warns of Managers that no policy listens to.
+func (d *decoder) compareManagers(c *Config) {
+	all := c.Managers
+	if len(all) > 0 && d.clean("models") && d.clean("managers") && !ownIndex(c.Models) {
+		d.warnAt("managers", "has no effect: no policy looks prefixes up in the gateway's own index", "choose cache_aware or cost with prefix_provider radix_tree, or remove it")
+	}
 	ids, publishers := map[string]bool{}, map[string]bool{}
 	for i := range all {
 		at := index("managers", i)
