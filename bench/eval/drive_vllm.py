@@ -253,13 +253,16 @@ class Bench:
             out["manager", name] = self.manager.number(name)
         return out
 
+    def warm(self, prompt):
+        """Each arm computes it, also the one that keeps nothing: else it alone would come out of a pause."""
+        for engine in self.arms.values():
+            streamed(engine.url, prompt, 2, f"warm-{next(self.numbers)}", time.monotonic())
+        self.settled()
+
     def restored(self, cell):
         for i, order in enumerate(self.order(cell["clusters"])):
             prompt = tokens(f"{self.plan['seed']} {cell['name']} {i}", cell["tokens"])
-            for arm in self.arms:
-                if arm != "without":  # it has computed it once: what is measured is what comes back
-                    streamed(self.arms[arm].url, prompt, 2, f"warm-{next(self.numbers)}", time.monotonic())
-            self.settled()
+            self.warm(prompt)  # what is measured is what comes back
             self.reset()
             for at, arm in enumerate(order):
                 self.burst(cell, arm, at, i, [prompt], restorable(cell["tokens"]) if arm == "perigee" else -1)
@@ -275,6 +278,9 @@ class Bench:
     def pressure(self, cell):
         prefixes = [tokens(f"{self.plan['seed']} {cell['name']} prefix {i}", cell["tokens"]) for i in range(cell["prefixes"])]
         weights = [1 / (i + 1) for i in range(cell["prefixes"])]
+        if cell.get("warm"):
+            for p in reversed(prefixes):
+                self.warm(p)
         for i, order in enumerate(self.order(cell["clusters"])):
             chosen = self.draw.choices(prefixes, weights, k=cell["concurrency"])
             prompts = [p + tokens(f"{self.plan['seed']} {cell['name']} tail {i} {k}", cell["tail"]) for k, p in enumerate(chosen)]

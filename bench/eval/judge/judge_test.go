@@ -55,6 +55,7 @@ func TestPlanFaults(t *testing.T) {
 		"clusters and concurr": func(p *judge.Plan) { p.Cells[0].Clusters = 0 },
 		"concurrency: 1, but":  func(p *judge.Plan) { p.Cells[0].Concurrency = 2 },
 		"prefixes and tail":    func(p *judge.Plan) { p.Cells[0].Kind = judge.Pressure },
+		"warm:":                func(p *judge.Plan) { p.Cells[0].Warm = true },
 		"answer:":              func(p *judge.Plan) { p.Cells[0].Answer = 1 },
 		"tokens:":              func(p *judge.Plan) { p.Cells[0].Tokens = 8191 },
 		"no such cell":         func(p *judge.Plan) { p.Rules[0].Cell = "else" },

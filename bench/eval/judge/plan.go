@@ -54,7 +54,7 @@ const (
 	Restored = "restored"
 	// Cold: prompts that nobody has seen: what a cache costs that cannot help. One at a time.
 	Cold = "cold"
-	// Pressure: bursts of requests over prefixes that together do not fit into an engine, caches as they come.
+	// Pressure: bursts of requests over prefixes that together do not fit into an engine, caches as they come. If Warm, each prefix was computed once before.
 	Pressure = "pressure"
 )
 
@@ -69,6 +69,9 @@ type Cell struct {
 	Answer int `json:"answer"`
 	// Prefixes that Pressure draws from, the n-th with a weight of 1/n.
 	Prefixes int `json:"prefixes,omitempty"`
+	// Warm: each arm has computed each of Prefixes once before the first burst, the most frequent last, and those are no samples. Without it the first
+	// request of each prefix is cold in every arm, a quarter of 80 samples, so that p95 says nothing of a cache.
+	Warm bool `json:"warm,omitempty"`
 	// Concurrency is the size of a burst, 1 for the other kinds.
 	Concurrency int `json:"concurrency"`
 	// Clusters that each arm runs: pairs, or bursts. Samples are Clusters times Concurrency.
@@ -165,6 +168,7 @@ func (p *Plan) checkCell(f *faults, c Cell) {
 	f.unless(c.Clusters > 0 && c.Concurrency > 0, name+"clusters and concurrency: at least 1")
 	f.unless(c.Kind == Pressure || c.Concurrency == 1, name+"concurrency: 1, but for pressure")
 	f.unless(c.Kind != Pressure || c.Prefixes > 0 && c.Tail > 0, name+"prefixes and tail: at least 1")
+	f.unless(c.Kind == Pressure || !c.Warm, name+"warm: of pressure only")
 	f.unless(c.Answer >= 2, name+"answer: at least 2 tokens, or there is nothing between them")
 	f.unless(c.Tokens > 0 && c.Tokens+c.Tail+c.Answer <= p.Setup.MaxLen, name+"tokens: more than none, and with tail and answer no more than setup.max_len")
 }
