@@ -1,6 +1,6 @@
 """drive_vllm.py PLAN RUN: drives two real vLLM engines by a plan, one beside the Cache Manager and one without, and writes what happened. Nothing is judged here.
 
-Run by scripts/vllm/eval.sh. Both engines have the same core, and only one of them has anything to do at a time; a pair, or a burst, goes to one and then to the other, in
+Run by scripts/vllm/eval.sh. Both engines have the same core, and only one of them is awake while it is measured; a pair, or a burst, goes to one and then to the other, in
 turns that change (ABBA, drawn by the plan's seed). Whatever a request does is a sample: also that it failed.
 """
 
@@ -24,13 +24,15 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "itest/vllm"), str(ROOT / "python")]
 
 from cachefleet import PYTHONPATH, Engine, Manager, perigee, restorable, tokens  # noqa: E402
-from fleet import BIN, LOGS, MODEL, at_once, fetch, free_port, wait_until  # noqa: E402
+from fleet import BIN, DIES_WITH_US, LOGS, MODEL, at_once, fetch, free_port, wait_until  # noqa: E402
 
 from perigee.vllm import trace  # noqa: E402
 
 # A request that takes longer has failed: the longest of any plan, 8,000 tokens behind 15 others, takes a minute on a machine that is very busy.
 REQUEST_S = 300
 LOAD_EVERY_S = 5
+# For the threads of an engine that goes on again to find that nothing has come: they take a millisecond or two.
+AWAKE_S = 0.02
 
 
 class Load(threading.Thread):
@@ -129,7 +131,7 @@ class LMCache:
                    "--http-host", "127.0.0.1", "--http-port", self.http, "--prometheus-port", free_port(), "--l1-size-gb", self.pool / (1 << 30), "--eviction-policy", "LRU",
                    "--supported-transfer-mode", "engine_driven", "--shm-name", f"perigee-eval-{os.getpid()}"]
         with open(LOGS / "eval-lmcache-server.err", "wb") as log:
-            self.child = subprocess.Popen([str(c) for c in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.child = subprocess.Popen([*DIES_WITH_US, *map(str, command)], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         wait_until(self.answers, "LMCache's server answers", 300)
 
     def answers(self):
@@ -186,7 +188,7 @@ class Bench:
 
     def stop(self):
         """Ends everything. What does not end in order is said, and costs no samples: eval.sh sweeps up behind."""
-        stops = [e.stop for e in self.arms.values()]
+        stops = [lambda: self.alone(None), *[e.stop for e in self.arms.values()]]  # one that stands still does not hear that it is to end
         if self.manager.server is not None and self.manager.server.child.poll() is None:
             stops.append(self.manager.stop)
         if self.lmcache is not None:
@@ -208,6 +210,7 @@ class Bench:
 
     def burst(self, cell, arm, order, cluster, prompts, expect):
         """Sends prompts at once; each arrives at the same time, when the first is sent."""
+        self.alone(arm)
         arrival = time.monotonic()
 
         def one(i, prompt):
@@ -217,7 +220,16 @@ class Bench:
             return {"cell": cell["name"], "arm": arm, "pair": cluster * cell["concurrency"] + i, "cluster": cluster, "order": order, "expect": expect, "ident": ident} | got
 
         self.samples += at_once([lambda i=i, p=p: one(i, p) for i, p in enumerate(prompts)])
+        self.alone(None)
         self.progress()
+
+    def alone(self, arm):
+        """All engines but one stand still, by SIGSTOP; None: all go on. A vLLM worker that has nothing to do looks for work without a pause for a second, on the core that the
+        next arm is measured on: what comes second would be measured beside that, and a short request more than a long one."""
+        for name, engine in self.arms.items():
+            os.killpg(engine.group(), signal.SIGCONT if arm in (name, None) else signal.SIGSTOP)
+        if arm is not None:
+            time.sleep(AWAKE_S)
 
     def progress(self):
         """A line a minute: a run takes long, and may hang."""

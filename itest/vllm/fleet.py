@@ -73,15 +73,19 @@ def series(url):
     return out
 
 
+# Whatever ends this process, SIGKILL too, its children are told to end. The kernel goes by the thread that started them: that has to be the main one.
+DIES_WITH_US = ("setpriv", "--pdeathsig", "TERM")
+
+
 class Server:
-    """A child in the foreground. Its first line on stdout says that it is ready."""
+    """A child in the foreground, and no longer than this process. Its first line on stdout says that it is ready."""
 
     def __init__(self, name, command):
         self.name = name
         LOGS.mkdir(parents=True, exist_ok=True)
         self.log = LOGS / f"{name}.err"
         with open(self.log, "ab") as log:
-            self.child = subprocess.Popen([str(c) for c in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True)
+            self.child = subprocess.Popen([*DIES_WITH_US, *map(str, command)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True)
 
     def ready(self):
         line = self.child.stdout.readline()
@@ -249,7 +253,7 @@ def at_once(calls):
             results[i] = (False, e)
 
     for i in range(len(calls)):
-        threads.append(threading.Thread(target=run, args=(i,)))
+        threads.append(threading.Thread(target=run, args=(i,), daemon=True))  # an interrupt does not wait for what they ask
         threads[-1].start()
     for t in threads:
         t.join()

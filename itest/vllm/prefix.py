@@ -72,7 +72,7 @@ class Witness:
         self.socket.setsockopt(zmq.SUBSCRIBE, b"")
         self.socket.connect(f"tcp://127.0.0.1:{engine.events_port}")
         self.ended = threading.Event()
-        self.thread = threading.Thread(target=self.run)
+        self.thread = threading.Thread(target=self.run, daemon=True)  # an interrupt does not come by end()
         self.thread.start()
 
     def run(self):

@@ -8,6 +8,7 @@ import gzip
 import json
 import os
 import random
+import signal
 import sys
 import time
 import unittest
@@ -25,6 +26,7 @@ numbers = iter(range(1, 1 << 30))
 
 
 def setUpModule():
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the one exception that unittest lets through
     with watch.row("both engines, from nothing to ready"):
         for e in engines:
             e.begin()
