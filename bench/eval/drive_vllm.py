@@ -267,8 +267,10 @@ class Bench:
 
     def warm(self, prompt):
         """Each arm computes it, also the one that keeps nothing: else it alone would come out of a pause."""
-        for engine in self.arms.values():
+        for arm, engine in self.arms.items():
+            self.alone(arm)
             streamed(engine.url, prompt, 2, f"warm-{next(self.numbers)}", time.monotonic())
+        self.alone(None)
         self.settled()
 
     def restored(self, cell):

@@ -201,12 +201,12 @@ class Preempted(Case):
 
 
 class Aborted(Case):
-    def leave(self, prompt, after):
-        """Sends a request and closes the connection."""
+    def leave(self, prompt, wait):
+        """Sends a request, waits, and closes the connection."""
         body = json.dumps({"model": MODEL, "prompt": prompt, "max_tokens": 4, "temperature": 0, "stream": True}).encode()
         s = socket.create_connection(("127.0.0.1", engine.port))
         s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: e\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-        time.sleep(after)
+        wait()
         s.close()
 
     def test_abort_during_a_load(self):
@@ -217,8 +217,8 @@ class Aborted(Case):
         before = manager.number("restores_total")
         engine.slow.write_text("1.5")
         try:
-            self.leave(p, 0.7)
-            self.leave(p, 0.2)
+            self.leave(p, lambda: wait_until(lambda: manager.number("pinned_bytes") > 0, "its pages are held: the load is under way"))
+            self.leave(p, lambda: time.sleep(0.2))
         finally:
             engine.slow.unlink()
         wait_until(engine.idle, "the engine is idle")
@@ -235,7 +235,7 @@ class Aborted(Case):
         self.empty()
         r = random.Random(7)
         for _ in range(40):
-            self.leave(r.choice(prompts), r.random() * 0.08)
+            self.leave(r.choice(prompts), lambda: time.sleep(r.random() * 0.08))
         wait_until(engine.idle, "the engine is idle")
         wait_until(lambda: manager.number("pinned_bytes") == 0, "nothing is pinned")
         self.assertEqual([self.say(p).ids for p in prompts], want)
