@@ -4,6 +4,8 @@ import http.server
 import json
 import pathlib
 import random
+import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -73,20 +75,47 @@ class Streamed(unittest.TestCase):
         self.assertIn("failed", a)
 
 
-class Order(unittest.TestCase):
-    def bench(self, seed):
-        plan = {"seed": seed, "arms": ["without", "perigee"], "setup": {"blocks": 1, "max_len": 1, "max_seqs": 1, "pool_bytes": 1}}
-        return driver.Bench(plan, tempfile.gettempdir())
+def bench(seed):
+    plan = {"seed": seed, "arms": ["without", "perigee"], "setup": {"blocks": 1, "max_len": 1, "max_seqs": 1, "pool_bytes": 1}}
+    return driver.Bench(plan, tempfile.gettempdir())
 
+
+class Sleeper:
+    """Stands for an engine's processes."""
+
+    def __init__(self):
+        self.child = subprocess.Popen([*driver.DIES_WITH_US, "sleep", "600"], start_new_session=True)
+
+    def group(self):
+        return self.child.pid
+
+    def stands(self):
+        return pathlib.Path(f"/proc/{self.child.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+
+
+@unittest.skipUnless(sys.platform == "linux" and shutil.which("setpriv"), "the driver runs on Linux, with util-linux")
+class Alone(unittest.TestCase):
+    def test_only_one_is_awake(self):
+        b = bench(1)
+        b.arms = {name: Sleeper() for name in ("without", "perigee")}
+        for engine in b.arms.values():
+            self.addCleanup(engine.child.wait)
+            self.addCleanup(engine.child.kill)
+        for arm, want in (("without", [False, True]), ("perigee", [True, False]), (None, [False, False])):
+            b.alone(arm)
+            driver.wait_until(lambda want=want: [e.stands() for e in b.arms.values()] == want, f"{arm}: who stands still is {want}")
+
+
+class Order(unittest.TestCase):
     def test_each_order_once_in_two(self):
         seed = random.randrange(1 << 30)
         with self.subTest(seed=seed):
-            got = self.bench(seed).order(21)
+            got = bench(seed).order(21)
             self.assertEqual(len(got), 21)
             for i in range(0, 20, 2):
                 self.assertEqual({tuple(got[i]), tuple(got[i + 1])}, {("without", "perigee"), ("perigee", "without")})
-            self.assertEqual(got, self.bench(seed).order(21), "the seed says it all")
-        self.assertGreater(len({tuple(map(tuple, self.bench(s).order(12))) for s in range(20)}), 5)
+            self.assertEqual(got, bench(seed).order(21), "the seed says it all")
+        self.assertGreater(len({tuple(map(tuple, bench(s).order(12))) for s in range(20)}), 5)
 
 
 if __name__ == "__main__":
