@@ -55,6 +55,7 @@ func (f *feed) goOn(now time.Time) {
 	}
 	f.todo = nil
 	f.changed(now)
+	f.tellDone()
 	if f.mistaken {
 		f.disown(now)
 	}
@@ -90,6 +91,7 @@ func (f *feed) abandon() {
 		f.applier.putDecoder(f.at.dec)
 	}
 	f.at = applying{}
+	f.tellDone()
 }
 
 // maxLosses is how many losses a batch may have between its stores before the rest of it is one: each costs what the fleet is large, and

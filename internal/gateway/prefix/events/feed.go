@@ -37,6 +37,7 @@ type feed struct {
 	m         *stream.Machine
 	todo      []stream.Action // what the machine decided and is not done yet; something is there between turns only if the feed paused
 	at        applying        // of the batch of the first of them
+	awaited   []func()        // who waits for that to be done
 	dropWaits bool            // a message was dropped while the feed paused
 	pool      int64           // the rank's KV pool in tokens, as Claims were told; 0: not known
 	poolAt    time.Time       // when it is looked at next
@@ -108,10 +109,10 @@ func (f *feed) end() {
 		f.e.f.hubs.leave(f)
 	}
 	f.applier.call(func() {
+		f.ended = true
 		f.abandon()
 		f.step(time.Now(), stream.Input{Kind: stream.Closed})
 		f.claims.Close()
-		f.ended = true
 		delete(f.applier.feeds, f)
 	})
 }
@@ -278,12 +279,6 @@ func (f *feed) log(now time.Time, level slog.Level, s *stream.Status) {
 	case f.logged == logLines+1:
 		log.Warn("an engine's events change state all the time: what follows is not logged for a while", "worker", worker, "rank", f.src.Rank)
 	}
-}
-
-// status asks the applier. It is false when the applier has stopped.
-func (f *feed) status() (s Status, ok bool) {
-	ok = f.applier.call(func() { s = f.about() })
-	return s, ok
 }
 
 func (f *feed) about() Status {
