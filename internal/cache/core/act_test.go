@@ -231,6 +231,7 @@ func (s *sim) ask1(c *client, e *Query) {
 	run, below := s.m.run(c.ns, e.Demand[0], false), s.m.run(c.ns, e.Demand[0], true)
 	known := s.m.queries[ticketKey{c.id, e.Ticket.Op}] != nil
 	s.m.queries[ticketKey{c.id, e.Ticket.Op}] = &modelQuery{ev: e, ns: c.ns}
+	behind := s.c.freed && slices.ContainsFunc(s.c.waiting, func(q *query) bool { return q.priority >= e.Priority })
 	s.event(e)
 	n, loading := 0, false
 	for _, a := range s.answers {
@@ -240,8 +241,11 @@ func (s *sim) ask1(c *client, e *Query) {
 				continue // it waited, and what it replaced made room
 			}
 			n++
+			if behind && !known && a.Lease != (LeaseID{}) {
+				s.t.Errorf("%v overtakes those whose turn had not come yet", e.Ticket)
+			}
 			if e.Mode == Prefix && !known {
-				s.wantHits(a, run, below)
+				s.wantHits(c, a, run, below)
 			}
 		case Busy:
 			n += b2i(a.Session == c.id && a.Ticket == e.Ticket)
@@ -278,8 +282,8 @@ func (s *sim) settleQueries(e *Query) {
 }
 
 // wantHits compares the answer that came at once with what the model could have had.
-func (s *sim) wantHits(a Ready, run, below int) {
-	hits, most := 0, int(s.m.total)/(100*s.parts)
+func (s *sim) wantHits(c *client, a Ready, run, below int) {
+	hits, most := 0, int(s.m.own[c.id])/(100*s.parts)
 	if a.Hits != nil {
 		hits = int(a.Hits[0])
 	}
@@ -447,6 +451,8 @@ func (s *sim) event(ev Event) {
 		s.t.Errorf("%s", wrong)
 	}
 	s.checkUsage()
+	s.checkBudgets()
+	s.checkLine()
 }
 
 // endLeases ends the model's leases that are due, and wants the core to have said so, in the same words and no others.

@@ -1,7 +1,6 @@
 package core
 
 import (
-	"cmp"
 	"slices"
 
 	"github.com/perigee-llm/perigee/internal/cache/storage/dram"
@@ -173,53 +172,5 @@ func (c *Core) letGo(q *query, i int) {
 func (c *Core) unhold(p dram.Page) {
 	if c.books.Unhold(p) {
 		c.free(p)
-	}
-}
-
-// mustQueue says that somebody who is at least as urgent waits already, for the total or of the same session: nobody overtakes him, or
-// a large query would starve behind small ones.
-func (c *Core) mustQueue(q *query) bool {
-	for _, w := range c.waiting {
-		if w.priority < q.priority {
-			return false
-		}
-		if w.byTotal || w.sess == q.sess {
-			return true
-		}
-	}
-	return false
-}
-
-// enqueue puts q where it belongs among those that wait: more urgent first, then older.
-func (c *Core) enqueue(q *query) {
-	i, _ := slices.BinarySearchFunc(c.waiting, q, func(a, b *query) int {
-		return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.seq, b.seq))
-	})
-	c.waiting = slices.Insert(c.waiting, i, q)
-}
-
-// admitWaiting admits those that wait and now fit. One that does not fit into the total keeps back all behind it; one that its own
-// instance or tenant keeps back is passed over.
-func (c *Core) admitWaiting() {
-	for i := 0; i < len(c.waiting); {
-		q := c.waiting[i]
-		n, why := c.look(q)
-		total, own := c.full(q.acct, n)
-		switch {
-		case why != Found:
-			c.nothing(q, why)
-		case n > c.most(q.acct):
-			c.nothing(q, TooLarge)
-		case total:
-			q.byTotal = true
-			return
-		case own:
-			q.byTotal = false
-			i++
-		default:
-			c.waiting = slices.Delete(c.waiting, i, i+1)
-			q.waits = false
-			c.take(q, n)
-		}
 	}
 }

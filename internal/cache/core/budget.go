@@ -23,12 +23,29 @@ func (c *Core) most(a account) int64 {
 	return n
 }
 
-// full tells what has no room for so many bytes now: everything, or only this owner.
-func (c *Core) full(a account, n int64) (total, own bool) {
+// bound is what keeps a query back.
+type bound uint8
+
+const (
+	fits      bound = iota
+	bySession       // its own session's bound
+	byScope         // its tenant's
+	byTotal         // everybody's
+)
+
+// full tells what has no room for so many bytes now. The owner's own bounds go first: who is kept back by them would not go on if others
+// made room, and is not to keep those others back.
+func (c *Core) full(a account, n int64) bound {
 	capTotal, capOwn, capScope, capSpec, capOwnSpec := c.caps(a)
-	total = c.used.bytes+n > capTotal || a.spec && c.used.spec+n > capSpec
-	own = a.sess.used.bytes+n > capOwn || c.scopeList[a.scope].used+n > capScope || a.spec && a.sess.used.spec+n > capOwnSpec
-	return total, own
+	switch {
+	case a.sess.used.bytes+n > capOwn || a.spec && a.sess.used.spec+n > capOwnSpec:
+		return bySession
+	case c.scopeList[a.scope].used+n > capScope:
+		return byScope
+	case c.used.bytes+n > capTotal || a.spec && c.used.spec+n > capSpec:
+		return byTotal
+	}
+	return fits
 }
 
 // unbounded is a budget that is not set.

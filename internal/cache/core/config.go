@@ -42,8 +42,14 @@ type ScopeBudget struct {
 // Limits bound tables and times. The zero value of each is its default.
 type Limits struct {
 	// Queries a session may have open, and all together. 128 and 1,024: an engine admits a few dozen requests at a time, and each
-	// waiting query costs its hashes, 16 KiB for 512 of them.
+	// waiting query costs its hashes, 16 KiB for 512 of them: see WaitingNames.
 	SessionQueries, Queries int
+	// WaitingNames is how many block names a session's queries may have that wait for bytes, and all sessions' eight times as many: above it
+	// they are Busy. 65,536: 128 queries of 512 blocks or eight of the largest, 2 MiB.
+	WaitingNames int
+	// Looks is how many names of waiting queries one step looks up at most, but at least one query's. 16,384: two of the largest messages, a
+	// millisecond.
+	Looks int
 	// Publishes a session may have open. 256: more than an engine has steps in flight.
 	Publishes int
 	// Blocks in one message. 8,192: a million tokens in blocks of 128, 256 KiB of hashes.
@@ -80,6 +86,8 @@ func (l Limits) withDefaults() Limits {
 	}
 	def(&l.SessionQueries, 128)
 	def(&l.Queries, 1024)
+	def(&l.WaitingNames, 1<<16)
+	def(&l.Looks, 1<<14)
 	def(&l.Publishes, 256)
 	def(&l.Blocks, 8192)
 	def(&l.Identity, 16<<20)

@@ -52,7 +52,11 @@ type Core struct {
 
 	used  usage // by all
 	pool  int64 // bytes of all arenas
-	freed bool  // bytes came back in this step: somebody waiting may go on
+	freed bool  // bytes came back, or a place in the line: somebody waiting may go on
+	later bool  // but this step has looked at as many names as one may
+	// Names that waiting queries have, and of which this step has looked up so many.
+	names, looked int
+	pass          uint64 // of the line
 
 	now    Time
 	out    []Action
@@ -73,7 +77,8 @@ type space struct {
 type scope struct {
 	id     Scope
 	budget ScopeBudget
-	used   int64 // by its queries
+	used   int64  // by its queries
+	kept   uint64 // the pass in which one of them was kept back by the tenant's bound
 }
 
 // arena is a piece of the pool.
@@ -143,7 +148,8 @@ func (c *Core) Step(now Time, ev Event, dst []Action) []Action {
 	default:
 		c.client(ev)
 	}
-	for c.freed {
+	c.looked, c.later = 0, false
+	for c.freed && !c.later {
 		c.freed = false
 		c.admitWaiting()
 	}

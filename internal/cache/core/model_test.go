@@ -11,6 +11,10 @@ import (
 type model struct {
 	now      Time
 	total    int64 // the budget of all queries
+	spec     int64 // of them, of the speculative ones
+	instance int64 // of a session that has none of its own; 0: all
+	own      map[SessionID]int64
+	query    map[Scope]int64 // of tenants that have one
 	patience Time
 	ttl      Time
 	lru      bool // the policy is LRU, so the victim is known
@@ -101,7 +105,7 @@ func newModel(fail func(string, ...any)) *model {
 		writers: map[place]SessionID{}, refs: map[place]SlotRef{}, grants: map[SlotRef]*modelGrant{}, leases: map[LeaseID]*modelLease{},
 		queries: map[ticketKey]*modelQuery{}, reads: map[ReadID]Read{}, readKey: map[ReadID]blockKey{}, backed: map[blockKey]Extent{},
 		alive: map[SessionID]bool{}, parents: map[blockKey]blockKey{}, filling: map[blockKey]*modelFill{}, fail: fail,
-		copies: map[CopyID]*modelCopy{}, late: map[SessionID]bool{},
+		copies: map[CopyID]*modelCopy{}, late: map[SessionID]bool{}, own: map[SessionID]int64{},
 	}
 }
 

@@ -24,8 +24,9 @@ type query struct {
 	content  [16]byte
 	consume  uint32
 	deadline Time
-	waits    bool // for bytes
-	byTotal  bool // of everybody, not only of its own session or tenant
+	waits    bool // for bytes: so many at the last look, and what kept it back
+	need     int64
+	by       bound
 
 	pages   []dram.Page // held, group by group; some may still be read
 	ends    []int       // of each group in pages
@@ -116,23 +117,24 @@ func (c *Core) again(q *query) {
 // admit decides a new query.
 func (c *Core) admit(q *query) {
 	n, why := c.look(q)
-	total, own := c.full(q.acct, n)
-	must := total || own || c.mustQueue(q)
+	by := c.full(q.acct, n)
+	if by == fits {
+		by = c.mustQueue(q)
+	}
 	switch {
 	case why != Found:
 		c.nothing(q, why)
 	case n > c.most(q.acct):
 		// Busy, for a speculative one, would have it asked again for ever.
 		c.nothing(q, TooLarge)
-	case len(c.open) >= c.lim.Queries || len(q.sess.queries) >= c.lim.SessionQueries, must && q.mode == Warm:
+	case len(c.open) >= c.lim.Queries || len(q.sess.queries) >= c.lim.SessionQueries, by != fits && (q.mode == Warm || c.manyNames(q)):
 		c.stats.Busy++
 		c.do(Busy{q.sess.id, q.ticket})
 		return // and the number is not used up
 	default:
 		c.enter(q)
-		if must {
-			q.waits, q.byTotal, q.want = true, total, cloneWant(q.want)
-			c.enqueue(q)
+		if by != fits {
+			c.enqueue(q, by, n)
 			c.stats.BudgetWaits++
 		} else {
 			c.take(q, n)
@@ -159,10 +161,10 @@ func (c *Core) leave(q *query) {
 	if i := slices.Index(c.open, q); i >= 0 {
 		c.open = slices.Delete(c.open, i, i+1)
 	}
-	if i := slices.Index(c.waiting, q); q.waits && i >= 0 {
-		c.waiting = slices.Delete(c.waiting, i, i+1)
+	if q.waits {
+		c.dequeue(q)
+		c.freed = true // no bytes, but whom it kept back may go on
 	}
-	q.waits = false
 }
 
 // nothing ends a query with nothing.

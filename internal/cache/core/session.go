@@ -30,6 +30,8 @@ type session struct {
 
 	budget int64 // bytes that its queries may hold
 	used   usage
+	names  int    // of its waiting queries
+	kept   uint64 // the pass in which one of them was kept back by the session's bound
 }
 
 // sessionOf returns the live session, or refuses the event.
@@ -161,6 +163,7 @@ func (c *Core) takeArena(a Arena, s *session) *arena {
 		c.arenaList = append(c.arenaList, r)
 	}
 	c.pool += int64(a.Slots) * int64(a.SlotBytes)
+	c.freed = true // the bounds may be parts of it
 	return r
 }
 

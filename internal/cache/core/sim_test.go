@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -32,7 +33,7 @@ func TestSimulation(t *testing.T) {
 	}
 	t.Logf("%+v", sum)
 	if sum.Retired == 0 || sum.Restored == 0 || sum.Shared == 0 || sum.Evicted == 0 || sum.Stale == 0 || sum.Busy == 0 || sum.Waited == 0 || sum.Zombie == 0 || sum.Mismatch == 0 || sum.Closed == 0 || sum.Collected == 0 ||
-		sum.Filled == 0 || sum.Poured == 0 || sum.Late == 0 {
+		sum.Filled == 0 || sum.Poured == 0 || sum.Late == 0 || sum.Kept[bySession] == 0 || sum.Kept[byScope] == 0 || sum.Kept[byTotal] == 0 || sum.Later == 0 || sum.Speculative == 0 {
 		t.Errorf("the histories leave out something: %+v", sum)
 	}
 }
@@ -52,7 +53,11 @@ func history(t *testing.T, seed uint64, sum *tally) *sim {
 }
 
 // tally is what happened in all histories, so that a simulator which only ever sees misses is noticed.
-type tally struct{ Restored, Failed, Evicted, Stale, Busy, Waited, Shared, Zombie, Mismatch, Collected, Closed, Filled, Poured, Late, Retired int }
+type tally struct {
+	Restored, Failed, Evicted, Stale, Busy, Waited, Shared, Zombie, Mismatch, Collected, Closed, Filled, Poured, Late, Retired int
+	Kept                                                                                                                       [byTotal + 1]int
+	Later, Speculative                                                                                                         int
+}
 
 type sim struct {
 	t       *testing.T
@@ -96,9 +101,20 @@ func newSim(t *testing.T, seed uint64, sum *tally) *sim {
 		s.arenaIDs = append(s.arenaIDs, id)
 	}
 	cfg := Config{Epoch: scriptEpoch, Budgets: Budgets{Total: int64(100 * (2 + s.r.IntN(20)))}}
+	if s.r.IntN(2) == 0 {
+		cfg.Budgets.Instance = int64(100 * (1 + s.r.IntN(12)))
+	}
+	if s.r.IntN(2) == 0 {
+		cfg.Budgets.Speculative = int64(100 * (1 + s.r.IntN(6)))
+	}
 	cfg.Limits = Limits{Wait: 3 * time.Second, LeaseTTL: 5 * time.Second, Patience: 8 * time.Second, SessionQueries: 6, Publishes: 4}
+	if s.r.IntN(3) == 0 {
+		cfg.Limits.Looks, cfg.Limits.WaitingNames = 1+s.r.IntN(2), 4+s.r.IntN(8)
+	}
 	s.m.total, s.m.patience, s.m.ttl = cfg.Budgets.Total, cfg.Limits.Patience, cfg.Limits.LeaseTTL
+	s.m.instance, s.m.spec = cfg.Budgets.Instance, cmp.Or(cfg.Budgets.Speculative, cfg.Budgets.Total/4)
 	if s.tenants = s.r.IntN(3) == 0; s.tenants {
+		s.m.query = map[Scope]int64{1: 300, 3: 600}
 		cfg.Scopes = map[Scope]ScopeBudget{1: {Resident: 400, Query: 300}, 2: {Share: 300}, 3: {Resident: 300, Share: 200, Query: 600}}
 	}
 	s.m.lru = !s.reads && !s.tenants && s.r.IntN(2) == 0
@@ -172,6 +188,9 @@ func (s *sim) register() {
 	nth := s.r.IntN(int(s.arenas))
 	arena, slots := s.arenaIDs[nth], 6+4*uint32(nth)
 	e := &Register{Session: c.id, Instance: fmt.Sprint("engine", s.r.IntN(4)), Namespace: c.ns, Arenas: []Arena{{arena, slots, 100}}}
+	if s.r.IntN(3) == 0 {
+		e.QueryBytes = int64(100 * (1 + s.r.IntN(8)))
+	}
 	for range 2 {
 		g := Group{PartBytes: []uint32{100, 90}[:s.parts]}
 		e.Layout = append(e.Layout, g)
@@ -180,6 +199,7 @@ func (s *sim) register() {
 	if _, ok := s.answers[len(s.answers)-1].(Registered); ok {
 		s.clients = append(s.clients, c)
 		s.m.alive[c.id] = true
+		s.m.own[c.id] = min(s.m.total, cmp.Or(e.QueryBytes, s.m.instance, s.m.total))
 	}
 }
 
@@ -345,6 +365,10 @@ func (s *sim) rest() {
 		for len(s.m.leases) > 0 && s.some(func(c *client) bool { return c.lost }) != nil {
 			s.fence(s.some(func(c *client) bool { return c.lost }))
 		}
+	}
+	for s.c.freed {
+		s.m.tick()
+		s.event(&Tick{})
 	}
 	for _, q := range s.c.waiting {
 		s.t.Errorf("%v of %v waits, and nothing is held", q.ticket, q.sess.id)

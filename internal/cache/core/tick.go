@@ -6,8 +6,11 @@ import "slices"
 // costs nothing to speak of.
 const tickEvery = Time(100e6)
 
-// Next returns when Tick is wanted; ok is false while nothing waits for time.
+// Next returns when Tick is wanted, which is at once when a step had more to do than one may; ok is false while nothing waits for time.
 func (c *Core) Next() (at Time, ok bool) {
+	if c.freed {
+		return c.now, true
+	}
 	open := len(c.open) + len(c.fills) + (len(c.grants) - len(c.spareG)) + (len(c.leases) - len(c.spareL))
 	return c.now + tickEvery, open > 0
 }
@@ -20,6 +23,7 @@ func (c *Core) tick() {
 			c.nothing(q, TimedOut)
 		}
 	}
+	c.lookAnew()
 	for i := range c.leases {
 		l := &c.leases[i]
 		switch {

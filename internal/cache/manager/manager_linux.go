@@ -57,6 +57,7 @@ type books struct {
 	arena      uint32                     // the next id
 	closed     bool
 	ticking    bool
+	tickAt     core.Time // when the time is looked at, if ticking
 	story      story
 }
 
@@ -194,8 +195,8 @@ func (m *Manager) step(ev core.Event, by *asker) {
 	}
 	clear(acts)
 	s.acts = acts
-	if _, open := s.core.Next(); open && !s.ticking {
-		s.ticking = true
+	if at, open := s.core.Next(); open && (!s.ticking || at < s.tickAt) {
+		s.ticking, s.tickAt = true, at
 		select {
 		case m.tick <- struct{}{}:
 		default:
@@ -221,7 +222,7 @@ func (m *Manager) ticks() {
 		}
 		m.mu.Lock()
 		at, open := m.mu.core.Next()
-		m.mu.ticking = open
+		m.mu.ticking, m.mu.tickAt = open, at
 		m.mu.Unlock()
 		if open {
 			timer.Reset(at - m.now())
