@@ -29,10 +29,12 @@ type Manager struct {
 	mu     books
 	copier copier
 	mem    memory
-	tick   chan struct{}      // a look at the time is wanted
-	quit   context.CancelFunc // ends the ticking and the waiting for processes
-	ctx    context.Context
-	wg     sync.WaitGroup
+	// opening is held by a registration, over the making and the closing of arenas too: others wait for it, and nobody else does. Before mem and mu.
+	opening sync.Mutex
+	tick    chan struct{}      // a look at the time is wanted
+	quit    context.CancelFunc // ends the ticking and the waiting for processes
+	ctx     context.Context
+	wg      sync.WaitGroup
 
 	admin struct {
 		http *http.Server

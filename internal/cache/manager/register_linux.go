@@ -118,31 +118,18 @@ func (m *Manager) admit(c *channel.Conn, msg *wire.Register) (*session, []*os.Fi
 	if !ok {
 		return nil, nil, refusal{wire.PoolTooSmall, ""}
 	}
-	m.mem.Lock()
-	defer m.mem.Unlock()
+	m.opening.Lock()
+	defer m.opening.Unlock()
+	s, victims, no := m.settle(msg, id, plan)
+	if no.class != 0 {
+		return nil, nil, no
+	}
+	for _, a := range victims { // hundreds of milliseconds for some GiB: only registrations wait for it
+		a.Close()
+	}
+	files, err := m.memoryOf(s.holding)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.mu.closed {
-		return nil, nil, refusal{wire.Stopping, ""}
-	}
-	old, victims, ok := m.place(id.namespace, msg.Instance, plan)
-	if !ok {
-		return nil, nil, refusal{wire.NoPool, "every part of the pool is an instance's"}
-	}
-	s := m.newSession(msg, id)
-	s.holding = old
-	if old == nil {
-		s.holding = m.newHolding(id.namespace, plan)
-	}
-	if class := m.registerCore(s, msg, plan, victims); class != 0 {
-		return nil, nil, refusal{class, ""}
-	}
-	m.retire(victims)
-	if old == nil {
-		m.mu.holdings = append(m.mu.holdings, s.holding)
-	}
-	s.holding.writer, s.holding.instance, s.holding.seq = s, s.instance, s.id.Number
-	files, err := m.memoryOf(s.holding)
 	if err != nil { // the core knows the arenas already, and they are empty: they wait for a time with more memory
 		s.lost = true
 		m.step(&core.Lost{Session: s.id}, nil)
@@ -156,6 +143,36 @@ func (m *Manager) admit(c *channel.Conn, msg *wire.Register) (*session, []*os.Fi
 	m.tells.attach(s, msg.DataRank)
 	m.opt.Log.Info("instance registered", "instance", s.instance, "session", s.id.Number, "namespace", state.NamespaceID(s.namespace), "bytes", s.holding.bytes())
 	return s, files, refusal{}
+}
+
+// settle makes the session and its holding, and returns the arenas that go for it: nobody finds them any more, and they are to be closed. Until
+// then the pool counts their bytes.
+func (m *Manager) settle(msg *wire.Register, id identity, plan layout.Plan) (s *session, victims []*pool.Arena, no refusal) {
+	m.mem.Lock()
+	defer m.mem.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mu.closed {
+		return nil, nil, refusal{wire.Stopping, ""}
+	}
+	old, vacant, ok := m.place(id.namespace, msg.Instance, plan)
+	if !ok {
+		return nil, nil, refusal{wire.NoPool, "every part of the pool is an instance's"}
+	}
+	s = m.newSession(msg, id)
+	s.holding = old
+	if old == nil {
+		s.holding = m.newHolding(id.namespace, plan)
+	}
+	if class := m.registerCore(s, msg, plan, vacant); class != 0 {
+		return nil, nil, refusal{class, ""}
+	}
+	victims = m.retire(vacant)
+	if old == nil {
+		m.mu.holdings = append(m.mu.holdings, s.holding)
+	}
+	s.holding.writer, s.holding.instance, s.holding.seq = s, s.instance, s.id.Number
+	return s, victims, refusal{}
 }
 
 // place finds a holding for an instance: one to take over, or else room for a new one, at the expense of vacant ones if need be.
@@ -263,24 +280,28 @@ func (m *Manager) registerCore(s *session, msg *wire.Register, p layout.Plan, vi
 
 type refusedBy struct{ class wire.Class }
 
-// retire gives the victims' memory back.
-func (m *Manager) retire(victims []*holding) {
+// retire takes the victims' arenas away, and returns them.
+func (m *Manager) retire(victims []*holding) (out []*pool.Arena) {
 	for _, v := range victims {
 		for _, id := range v.ids {
 			if a := m.mem.arenas[id]; a != nil {
 				delete(m.mem.arenas, id)
-				a.Close()
+				out = append(out, a)
 			}
 		}
 		m.mu.holdings = slices.DeleteFunc(m.mu.holdings, func(h *holding) bool { return h == v })
 	}
+	return out
 }
 
-// memoryOf returns the writable descriptors of a holding's arenas, and makes what is not there.
+// memoryOf returns the writable descriptors of a holding's arenas, and makes what is not there. It is called with opening alone held, and
+// the holding is the caller's: nobody else makes its arenas or takes them away.
 func (m *Manager) memoryOf(h *holding) ([]*os.File, error) {
 	var files []*os.File
 	for i, id := range h.ids {
+		m.mem.RLock()
 		a := m.mem.arenas[id]
+		m.mem.RUnlock()
 		if a == nil {
 			var err error
 			if a, err = m.pool.Open(h.shapes[i]); err != nil {
@@ -289,7 +310,9 @@ func (m *Manager) memoryOf(h *holding) ([]*os.File, error) {
 				}
 				return nil, err
 			}
+			m.mem.Lock()
 			m.mem.arenas[id] = a
+			m.mem.Unlock()
 		}
 		files = append(files, a.Writable())
 	}

@@ -68,7 +68,7 @@ func (p *Pool) open(fd int, bytes uint64) error {
 		return ErrAccess
 	case bytes == 0 || bytes > math.MaxInt64-block || int64(bytes) > st.Size:
 		return ErrSize
-	case uint64(st.Blocks)*512 < bytes:
+	case !touched(fd, &st, bytes):
 		return ErrHoles
 	}
 	// To whole pages, which are 2 MiB or more in a hugetlbfs.
@@ -81,6 +81,27 @@ func (p *Pool) open(fd int, bytes uint64) error {
 	unix.Madvise(p.mem, unix.MADV_DONTFORK)
 	p.Memory = [2]uint64{uint64(st.Dev), st.Ino}
 	return nil
+}
+
+// touched says that the first so many bytes of a file are there: without that, looking at them makes them, at our expense. A file that has as many
+// blocks as it is long is whole. In one that has not, the blocks may be others than those; only what was written counts then, since the kernel
+// calls a hole, too, what was allocated and never written. Blocks behind the file's end would deceive this: whoever puts them there can
+// as well punch holes later, and the bound on what is mapped holds for both.
+func touched(fd int, st *unix.Stat_t, bytes uint64) bool {
+	have := uint64(st.Blocks) * 512
+	if have < bytes {
+		return false
+	}
+	if have >= uint64(st.Size) {
+		return true
+	}
+	at, err := unix.Seek(fd, 0, unix.SEEK_CUR)
+	if err != nil {
+		return false
+	}
+	hole, err := unix.Seek(fd, 0, unix.SEEK_HOLE)
+	unix.Seek(fd, at, unix.SEEK_SET) // the place is its owner's as well
+	return err == nil && uint64(hole) >= bytes
 }
 
 // prefaultPiece is how much is mapped by one call: some milliseconds, after which Close is heard.

@@ -5,6 +5,7 @@ package hostpool
 import (
 	"bytes"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -43,6 +44,18 @@ func open(t testing.TB, f *os.File, size uint64) *Pool {
 	}
 	t.Cleanup(p.Close)
 	return p
+}
+
+// TestPart offers a part of memory of which the rest is not there; and its owner's place in it stays what it was.
+func TestPart(t *testing.T) {
+	f := memory(t, 16384, 0)
+	unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 16384)
+	f.WriteAt(make([]byte, 8192), 0)
+	f.Seek(77, io.SeekStart)
+	open(t, f, 8192)
+	if at, err := f.Seek(0, io.SeekCurrent); at != 77 || err != nil {
+		t.Errorf("the place in the file is %d: %v", at, err)
+	}
 }
 
 func TestCopies(t *testing.T) {
@@ -101,6 +114,9 @@ func TestRefused(t *testing.T) {
 	defer w.Close()
 	sparse := memory(t, 8192, 0)
 	unix.Fallocate(int(sparse.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 4096, 4096)
+	half := memory(t, 16384, 0)
+	unix.Fallocate(int(half.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 16384)
+	half.WriteAt(make([]byte, 8192), 8192)
 	sealed := memory(t, 8192, unix.MFD_ALLOW_SEALING)
 	unix.FcntlInt(sealed.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE)
 	later := memory(t, 8192, unix.MFD_ALLOW_SEALING)
@@ -124,6 +140,7 @@ func TestRefused(t *testing.T) {
 		"all there is":     {good, ^uint64(0), ErrSize},
 		"almost all":       {good, 1<<63 - 1, ErrSize},
 		"a hole":           {sparse, 8192, ErrHoles},
+		"another's pages":  {half, 8192, ErrHoles},
 		"sealed":           {sealed, 8192, ErrAccess},
 		"sealed for later": {later, 8192, ErrAccess},
 		"a reader's":       {reader, 8192, ErrAccess},

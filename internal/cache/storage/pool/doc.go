@@ -36,6 +36,6 @@ type Options struct {
 	Huge  HugePages
 	// NoPrefault leaves memory to be faulted in as it is used: for tests.
 	NoPrefault bool
-	// FailForTesting is asked before each step of making an arena; nil in production.
+	// FailForTesting is asked before each step of making an arena, and told "close" before one is given back; nil in production.
 	FailForTesting func(step string) error
 }

@@ -190,6 +190,7 @@ func (a *Arena) Close() {
 		return
 	}
 	a.stop.Store(true)
+	a.pool.fail("close")
 	<-a.idle
 	a.release()
 	a.pool.mu.Lock()
