@@ -201,7 +201,8 @@ func TestManagerSteersCost(t *testing.T) {
 	e1 := r.registry.View().Get("e1").No
 	old := r.p.costs.Of(e1)[prefix.Host]
 	old.At = old.At.Add(-prefix.CostFreshness)
-	r.p.costs.Set(e1, prefix.Host, old)
+	r.p.costs.Forget(e1)
+	r.p.costs.Set(r.p.costs.Source(), e1, prefix.Host, old)
 	r.pick("e2", "an old price")
 
 	r.prepare()

@@ -82,7 +82,7 @@ func (w *world) restores(c *script.Command) {
 			continue
 		}
 		for _, id := range c.Words() {
-			w.costs.Set(w.Workers[id].No, t, r)
+			w.costs.Set(1, w.Workers[id].No, t, r)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package prefix
 
 import (
 	"math"
+	"slices"
 	"sync"
 	"time"
 )
@@ -31,44 +32,117 @@ func (c CostRecord) Restore(tokens int64, now time.Time) (seconds float64, ok bo
 	return seconds, ok && seconds == seconds
 }
 
-// Costs is what restores cost, engine by engine and tier by tier. All methods may be called at once. The zero value knows nothing.
+// Costs is what restores cost, engine by engine and tier by tier, as each source of prices says: an engine may be attached to more than one
+// Manager, as while it moves, and what the one says or takes back is nothing of the other's. All methods may be called at once. The zero value
+// knows nothing.
 type Costs struct {
 	mu      sync.RWMutex
-	records map[uint32]*[Tiers]CostRecord
+	source  uint64 // the last that was given out
+	engines map[uint32]*engineCosts
 }
 
-// Set takes in a record; the device needs none. The zero record takes it back.
-func (c *Costs) Set(engine uint32, t Tier, r CostRecord) {
+// engineCosts is one engine's.
+type engineCosts struct {
+	said []saidCost         // a few: in the order in which sources came
+	all  *[Tiers]CostRecord // what follows from them; never changed, but replaced
+}
+
+// saidCost is what one source says of an engine.
+type saidCost struct {
+	source  uint64
+	records [Tiers]CostRecord
+}
+
+// Source returns the number of a new source of prices, above 0: one incarnation of a Manager.
+func (c *Costs) Source() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.source++
+	return c.source
+}
+
+// Set takes in a source's record; the device needs none. The zero record takes it back.
+func (c *Costs) Set(source uint64, engine uint32, t Tier, r CostRecord) {
 	if t >= Tiers {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.records == nil {
-		c.records = map[uint32]*[Tiers]CostRecord{}
+	if c.engines == nil {
+		c.engines = map[uint32]*engineCosts{}
 	}
-	if c.records[engine] == nil {
-		c.records[engine] = new([Tiers]CostRecord)
+	e := c.engines[engine]
+	if e == nil {
+		e = &engineCosts{}
+		c.engines[engine] = e
 	}
-	c.records[engine][t] = r
+	i := slices.IndexFunc(e.said, func(s saidCost) bool { return s.source == source })
+	if i < 0 {
+		i = len(e.said)
+		e.said = append(e.said, saidCost{source: source})
+	}
+	e.said[i].records[t] = r
+	e.join()
+}
+
+// Withdraw takes back all that a source has said of an engine.
+func (c *Costs) Withdraw(source uint64, engine uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.engines[engine]
+	if e == nil {
+		return
+	}
+	e.said = slices.DeleteFunc(e.said, func(s saidCost) bool { return s.source == source })
+	if e.join(); len(e.said) == 0 {
+		delete(c.engines, engine)
+	}
+}
+
+// join works out what the sources say together. Whose memory a block is in a look-up does not tell, so that no figure is below any of theirs. What
+// had lapsed when the youngest came has no say: its source has stopped measuring.
+func (e *engineCosts) join() {
+	all := new([Tiers]CostRecord)
+	for t := range all {
+		var youngest time.Time
+		for i := range e.said {
+			if r := &e.said[i].records[t]; r.Samples > 0 && r.At.After(youngest) {
+				youngest = r.At
+			}
+		}
+		for i := range e.said {
+			r, a := e.said[i].records[t], &all[t]
+			switch {
+			case r.Samples <= 0 || youngest.Sub(r.At) > CostFreshness:
+			case a.Samples == 0:
+				*a = r
+			default:
+				*a = CostRecord{
+					Fixed: max(a.Fixed, r.Fixed), PerToken: max(a.PerToken, r.PerToken), Samples: min(a.Samples, r.Samples),
+					Error: max(a.Error, r.Error), At: youngest,
+				}
+			}
+		}
+	}
+	e.all = all
 }
 
 // Forget drops what is known of an engine that has left.
 func (c *Costs) Forget(engine uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.records, engine)
+	delete(c.engines, engine)
 }
 
-// Of returns the engine's records, by tier. c may be nil.
+// Of returns the engine's records, by tier: where several sources have one, the upper end of what they say. c may be nil.
 func (c *Costs) Of(engine uint32) (out [Tiers]CostRecord) {
 	if c == nil {
 		return out
 	}
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	if r := c.records[engine]; r != nil {
-		out = *r
+	if e := c.engines[engine]; e != nil {
+		out = *e.all
 	}
 	return out
 }

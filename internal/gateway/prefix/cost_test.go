@@ -39,11 +39,12 @@ func TestCosts(t *testing.T) {
 	}
 	var c Costs
 	var wg sync.WaitGroup
+	source := c.Source()
 	for i := range uint32(4) {
 		wg.Go(func() {
 			for n := range 100 {
-				c.Set(i, Host, CostRecord{Samples: n})
-				c.Set(i, Tier(200), CostRecord{Samples: n})
+				c.Set(source, i, Host, CostRecord{Samples: n})
+				c.Set(source, i, Tier(200), CostRecord{Samples: n})
 				c.Of(3 - i)
 			}
 		})
@@ -51,6 +52,43 @@ func TestCosts(t *testing.T) {
 	wg.Wait()
 	c.Forget(2)
 	if c.Of(1)[Host].Samples != 99 || c.Of(1)[Disk].Samples != 0 || c.Of(2) != ([Tiers]CostRecord{}) {
-		t.Errorf("%+v", c.records)
+		t.Errorf("%+v", c.engines)
+	}
+}
+
+// TestCostSources: what one Manager says of an engine is nothing of another's, and together they are believed where they are dear.
+func TestCostSources(t *testing.T) {
+	var c Costs
+	at := time.Unix(1000, 0)
+	one, other := c.Source(), c.Source()
+	cheap := CostRecord{Fixed: 0.1, PerToken: 0.002, Samples: 9, At: at}
+	dear := CostRecord{Fixed: 0.5, PerToken: 0.001, Samples: 3, Error: 0.2, At: at.Add(time.Second)}
+	want := func(what string, r CostRecord) {
+		t.Helper()
+		if got := c.Of(7)[Host]; got != r {
+			t.Errorf("%s: %+v, want %+v", what, got, r)
+		}
+	}
+	c.Set(one, 7, Host, cheap)
+	want("one", cheap)
+	c.Set(other, 7, Host, dear)
+	want("both", CostRecord{Fixed: 0.5, PerToken: 0.002, Samples: 3, Error: 0.2, At: dear.At})
+	c.Withdraw(other, 7)
+	want("the other has gone", cheap)
+	c.Withdraw(other, 7)
+	c.Withdraw(other, 8)
+	want("and again", cheap)
+	c.Set(other, 7, Host, dear)
+	c.Set(one, 7, Host, CostRecord{})
+	want("one knows nothing any more", dear)
+	c.Set(one, 7, Host, cheap)
+	dear.At = at.Add(CostFreshness + 1)
+	c.Set(other, 7, Host, dear)
+	want("one is old", dear)
+	c.Withdraw(one, 7)
+	c.Withdraw(other, 7)
+	want("both have gone", CostRecord{})
+	if len(c.engines) != 0 {
+		t.Error("something is kept of an engine that nobody speaks of")
 	}
 }

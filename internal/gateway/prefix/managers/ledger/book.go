@@ -23,7 +23,8 @@ type book struct {
 	// prices are the last ones, by URL and tier; they are told to prefix.Costs, and costed are the engines that have them from here, while live.
 	prices map[string]*[prefix.Tiers]prefix.CostRecord
 	costed map[uint32]struct{}
-	live   bool // it is the book that counts, and not one that is being made of a snapshot
+	source uint64 // of its prices
+	live   bool   // it is the book that counts, and not one that is being made of a snapshot
 
 	shelves, attached, claims int
 	events                    uint64 // all, also those of no use
@@ -39,7 +40,7 @@ type shelf struct {
 }
 
 func (l *Ledger) newBook() *book {
-	b := &book{l: l}
+	b := &book{l: l, source: l.costs.Source()}
 	b.begin()
 	return b
 }
@@ -63,7 +64,7 @@ func (b *book) drop() {
 		}
 	}
 	for no := range b.costed {
-		b.l.costs.Forget(no)
+		b.l.costs.Withdraw(b.source, no)
 	}
 	b.begin()
 }

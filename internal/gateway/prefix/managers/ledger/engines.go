@@ -115,7 +115,7 @@ func (b *book) price(url string) {
 		b.costed[no] = struct{}{}
 		for t := prefix.Host; t < prefix.Tiers; t++ {
 			if r := b.prices[url][t]; r.Samples > 0 {
-				b.l.costs.Set(no, t, r)
+				b.l.costs.Set(b.source, no, t, r)
 			}
 		}
 	}
@@ -124,7 +124,7 @@ func (b *book) price(url string) {
 func (b *book) unprice(url string) {
 	for _, no := range b.l.store.At(url) {
 		if _, ours := b.costed[no]; ours {
-			b.l.costs.Forget(no)
+			b.l.costs.Withdraw(b.source, no)
 			delete(b.costed, no)
 		}
 	}

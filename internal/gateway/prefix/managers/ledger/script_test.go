@@ -19,6 +19,7 @@ import (
 
 // The scripts of testdata show what becomes of what a Manager says. Blocks are those of one prompt, 0 1 2 …, of 4 tokens each.
 //
+//	other                                      what follows is of another Manager, or of the first one again
 //	new claims=N namespaces=N attachments=N    a ledger
 //	engine NO url=U ranks=N | gone NO          an engine that publishes, and holds nothing
 //	store NO from-to, clear NO                 what rank 0 of it holds on its device
@@ -46,6 +47,7 @@ type player struct {
 	broken bool // what is said has an event that cannot be read
 	ask    uint64
 	state  string
+	other  *player // another Manager's, over the same indexes and prices
 }
 
 func newPlayer() *player {
@@ -54,6 +56,16 @@ func newPlayer() *player {
 
 func (p *player) do(c *script.Command) bool {
 	switch c.Name {
+	case "other":
+		o := p.other
+		if o == nil {
+			o = &player{store: p.store, costs: p.costs, ranks: p.ranks}
+			o.l = New(p.now, p.store, p.costs, Limits{})
+		}
+		was := *p
+		was.other = nil
+		*p = *o
+		p.now, p.other = was.now, &was
 	case "new":
 		if p.l != nil {
 			p.l.Step(p.now, Input{Kind: Closed})
