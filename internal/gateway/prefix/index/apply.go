@@ -84,15 +84,20 @@ func (ix *Index) foreseeRemoved(hashes []prefix.Hash) {
 	}
 	var ids [len(ix.ahead)]uint32
 	for _, hash := range hashes {
-		ix.touched += ix.aliases.touch(mix(uint64(hash)))
+		near(ix.aliases.where(mix(uint64(hash))))
 	}
 	for i, hash := range hashes {
-		ids[i] = ix.aliases.first(mix(uint64(hash)))
+		if ids[i] = ix.aliases.first(mix(uint64(hash))); ids[i] != 0 {
+			c, at := ix.blocks.at(ids[i])
+			near(&c.name[at])
+			near(&c.hash[at])
+			near(&c.set[at])
+		}
 	}
 	for _, id := range ids[:len(hashes)] {
 		if id != 0 {
 			c, i := ix.blocks.at(id)
-			ix.touched += uint32(c.hash[i]) + c.set[i] + ix.names.touch(c.name[i].Lo)
+			near(ix.names.where(c.name[i].Lo))
 		}
 	}
 }
@@ -127,24 +132,23 @@ func (ix *Index) stored(x *holder, e *prefix.Event, out *Outcome) {
 			}
 		}
 	}
+	x.cur.last = at.id
 }
 
 // foresee names the n blocks of a store from the first on, which follow at, and has the tables' buckets for them brought near.
 func (ix *Index) foresee(e *prefix.Event, at chain.Key, first, n int) {
+	for _, hash := range e.Hashes[first : first+n] {
+		near(ix.aliases.where(mix(uint64(hash))))
+	}
 	for i := range n {
 		var extra []byte
 		if e.Extras != nil {
 			extra = e.Extras[first+i]
 		}
 		at = at.Next(e.Tokens[(first+i)*ix.blockSize:(first+i+1)*ix.blockSize], extra)
+		near(ix.names.where(at.Lo))
 		ix.ahead[i] = at
 	}
-	var far [2 * len(ix.ahead)]*uint32
-	for i := range n {
-		far[2*i] = ix.names.where(ix.ahead[i].Lo)
-		far[2*i+1] = ix.aliases.where(mix(uint64(e.Hashes[first+i])))
-	}
-	ix.touched += touch(far[:2*n])
 }
 
 // check tells whether a store fits together and belongs here.
@@ -188,7 +192,10 @@ func (ix *Index) parent(x *holder, e *prefix.Event, out *Outcome) (at spot, ok b
 	if !e.HasParent {
 		return spot{name: chain.Root{Model: ix.model, BlockSize: ix.blockSize, LoRA: e.LoRA, Salt: e.Salt}.Key()}, true
 	}
-	id := ix.resolve(x.cur, e.Parent)
+	id := x.cur.last
+	if !ix.stillKnows(x.cur, id, e.Parent) {
+		id = ix.resolve(x.cur, e.Parent)
+	}
 	if id == 0 && x.old != nil && e.Tier == prefix.Device && !x.groups.hybrid() {
 		id = ix.prove(x, e.Parent, out)
 	}
@@ -211,7 +218,9 @@ func (ix *Index) store(x *holder, name chain.Key, hash prefix.Hash, bits uint8, 
 			return false
 		}
 		if id == 0 {
-			id = ix.create(name, at.ref, hash)
+			*at = spot{name: name, ref: refTo(name), id: ix.claimNew(t, name, at.ref, hash, bits)}
+			out.Blocks++
+			return true
 		}
 	}
 	if ix.add(t, hash, id, bits) {
@@ -226,6 +235,15 @@ func (ix *Index) knows(t *tenure, id, set uint32, hash prefix.Hash) bool {
 	c, i := ix.blocks.at(id)
 	has := ix.sets.bits(set, t.no)
 	return c.hash[i] == hash && has != 0 && has&aliased == 0
+}
+
+// stillKnows is knows for a block that may be gone.
+func (ix *Index) stillKnows(t *tenure, id uint32, hash prefix.Hash) bool {
+	dir := *ix.blocks.dir.Load()
+	if id == 0 || dir[id>>chunkBits] == nil {
+		return false
+	}
+	return ix.knows(t, id, dir[id>>chunkBits].set[id%chunkSize], hash)
 }
 
 // makeRoom sees to it that the hash means the block id to the holder, or nothing, and that there is room for a claim of it. It returns

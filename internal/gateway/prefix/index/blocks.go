@@ -92,18 +92,15 @@ func (b *blocks) see(id uint32, k chain.Key) uint32 {
 	return s
 }
 
-// touch reads what see will read; see table.touch.
-func (b *blocks) touch(id uint32) uint32 {
+// near brings near what see will read.
+func (b *blocks) near(id uint32) {
 	dir := *b.dir.Load()
 	if int(id>>chunkBits) >= len(dir) || dir[id>>chunkBits] == nil {
-		return 0
+		return
 	}
 	c := dir[id>>chunkBits]
-	s := atomic.LoadUint32(&c.set[id%chunkSize])
-	if s != 0 {
-		s += uint32(c.name[id%chunkSize].Lo)
-	}
-	return s
+	near(&c.set[id%chunkSize])
+	near(&c.name[id%chunkSize])
 }
 
 // full tells whether there is no block left to take: those that wait for readers count.

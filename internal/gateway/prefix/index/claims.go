@@ -1,6 +1,9 @@
 package index
 
-import "github.com/perigee-llm/perigee/internal/gateway/prefix"
+import (
+	"github.com/perigee-llm/perigee/internal/chain"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix"
+)
 
 // resolve returns the block that the tenure claims under a hash, or 0.
 //
@@ -51,6 +54,18 @@ func (ix *Index) add(t *tenure, hash prefix.Hash, id uint32, bits uint8) bool {
 	}
 	ix.put(id, ix.sets.with(set, t.no, now))
 	return (now^has)&^aliased != 0
+}
+
+// claimNew makes a block with one claim. There is room, and the hash means nothing to the tenure.
+func (ix *Index) claimNew(t *tenure, name chain.Key, parent ref, hash prefix.Hash, bits uint8) uint32 {
+	id := ix.create(name, parent, hash)
+	set := ix.sets.with(0, t.no, bits)
+	ix.sets.use(set)
+	c, i := ix.blocks.at(id)
+	reveal(&c.set[i], set)
+	t.claims++
+	t.blocks++
+	return id
 }
 
 func (t *tenure) alias(hash prefix.Hash, a alias) {

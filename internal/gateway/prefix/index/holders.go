@@ -28,8 +28,9 @@ type holder struct {
 type tenure struct {
 	no     uint32
 	dead   bool
-	blocks int // sets that it is in
-	claims int // pairs of a hash and a block: what the limit bounds
+	blocks int    // sets that it is in
+	claims int    // pairs of a hash and a block: what the limit bounds
+	last   uint32 // the block that was stored last, 0 if none was: mostly the next one's parent; it may be gone
 
 	// private has the claims that are not under the block's own hash, and all of a block's that has several; mostly there are none.
 	private map[prefix.Hash]alias

@@ -33,7 +33,6 @@ type Index struct {
 	sweepAt  uint32        // the block that Sweep looks at next
 	path     []uint32      // scratch of prove
 	ahead    [32]chain.Key // scratch of stored
-	touched  uint32        // means nothing, see table.touch
 	hashName hashes
 	hashHash hashes
 }
@@ -117,7 +116,7 @@ func (ix *Index) put(id, set uint32) {
 	if set != 0 {
 		ix.sets.use(set)
 	}
-	atomic.StoreUint32(&c.set[i], set)
+	reveal(&c.set[i], set)
 	if old != 0 && ix.sets.leave(old) {
 		ix.epochs.retire(aSet, old)
 	}

@@ -37,17 +37,16 @@ func (ix *Index) LookupKeys(keys []chain.Key, into *prefix.Match) {
 
 // walk is a look-up on its way along a chain.
 type walk struct {
-	keys    [64]chain.Key
-	ahead   [16]uint32 // the blocks that the next keys may name; used from the end
-	touched uint32     // means nothing, see table.touch
-	roster  *roster
-	id      uint32 // the block it is at
-	set     uint32 // whose set this is
-	n       int32  // blocks so far
-	alive   []alive
-	eff     []uint8        // by target: what it claims of the present set; zeros between steps
-	depth   []prefix.Depth // by target, in blocks
-	found   []uint64       // a bit for each target whose depth is set
+	keys   [64]chain.Key
+	ahead  [16]uint32 // the blocks that the next keys may name; used from the end
+	roster *roster
+	id     uint32 // the block it is at
+	set    uint32 // whose set this is
+	n      int32  // blocks so far
+	alive  []alive
+	eff    []uint8        // by target: what it claims of the present set; zeros between steps
+	depth  []prefix.Depth // by target, in blocks
+	found  []uint64       // a bit for each target whose depth is set
 }
 
 // alive is a target that the walk has not lost.
@@ -101,16 +100,14 @@ func (w *walk) along(ix *Index, keys []chain.Key) bool {
 // other; here all first ones are made in a row, then all second ones, so that the processor waits for many at once.
 func (w *walk) foresee(ix *Index, keys []chain.Key) {
 	ahead := w.ahead[len(w.ahead)-len(keys):]
-	var far [len(w.ahead)]*uint32
-	for i, k := range keys {
-		far[i] = ix.names.where(k.Lo)
+	for _, k := range keys {
+		near(ix.names.where(k.Lo))
 	}
-	w.touched += touch(far[:len(keys)])
 	for i, k := range keys {
 		ahead[i] = ix.names.first(k.Lo)
 	}
 	for _, id := range ahead {
-		w.touched += ix.blocks.touch(id)
+		ix.blocks.near(id)
 	}
 }
 

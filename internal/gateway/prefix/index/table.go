@@ -20,7 +20,7 @@ type table struct {
 	shards   [1 << shardBits]shard
 	expected func() int // the blocks that it will have soon, see next; nil: nobody knows
 	used     []uint8    // scratch of resize
-	none     uint32     // what where says of a shard that is empty
+	none     uint64     // what where says of a shard that is empty
 }
 
 type shard struct {
@@ -34,14 +34,15 @@ type array struct {
 	idBits  uint // of an entry; the others are its tag
 }
 
-// bucket is a word and 15 slots. A free slot is 0, and no block has that number. The word has three parts:
+// bucket is a word and 15 slots, 32 bits each, two in each number: a search compares two at a time. A free slot is 0, and no block has that
+// number. The word, which is the lower half of the first number, has three parts:
 //
 //	13 bits   how many entries passed by for want of room, up to manyPassed, which means that many or more and stays so
 //	 4 bits   so many slots, from the first on, are taken
 //	15 bits   which slots hold an entry of a bucket before this one
 //
 // Readers look at the first part alone, whether it is 0.
-type bucket [1 + slots]uint32
+type bucket [(1 + slots) / 2]uint64
 
 const (
 	shardBits = 6
@@ -85,11 +86,55 @@ func (a *array) recovers() bool {
 	return n > 1 && n<<(32-a.idBits) >= 1<<quotientBits // move divides by more than 1 only
 }
 
+// word is the bucket's word; like at it is the writer's.
+func (b *bucket) word() uint32 { return uint32(b[0]) }
+
+// at returns what a slot holds.
+func (b *bucket) at(slot int) uint32 { return uint32(b[slot>>1&7] >> (slot & 1 * 32)) }
+
+// set changes a slot, and the word as slot 0. Readers see that and all that was stored before it.
+func (b *bucket) set(slot int, v uint32) {
+	at, shift := slot>>1&7, slot&1*32
+	reveal64(&b[at], b[at]&^(0xffffffff<<shift)|uint64(v)<<shift)
+}
+
+// both is a number with the same 32 bits twice; tops are the highest bits of its halves.
+const (
+	both = 1<<32 | 1
+	tops = 1 << 31 * both
+)
+
+// matches returns the slots whose entries have a tag, and the bucket's word. The tag is in its place, ids are the other bits. Free slots have
+// the tag 0. A slot's bit says where it is: see slotOf.
+func (b *bucket) matches(tag, ids uint32) (slots uint64, word uint32) {
+	t, m := uint64(tag)*both, uint64(^ids)*both
+	first := atomic.LoadUint64(&b[0])
+	slots = equal(first, t, m) >> 7 &^ (1 << 24)
+	slots |= equal(atomic.LoadUint64(&b[1]), t, m) >> 6
+	slots |= equal(atomic.LoadUint64(&b[2]), t, m) >> 5
+	slots |= equal(atomic.LoadUint64(&b[3]), t, m) >> 4
+	slots |= equal(atomic.LoadUint64(&b[4]), t, m) >> 3
+	slots |= equal(atomic.LoadUint64(&b[5]), t, m) >> 2
+	slots |= equal(atomic.LoadUint64(&b[6]), t, m) >> 1
+	slots |= equal(atomic.LoadUint64(&b[7]), t, m)
+	return slots, uint32(first)
+}
+
+// equal returns the top of each half of v that is t where m has bits. The lowest bit of each half is none of these, so that there is one to spare.
+func equal(v, t, m uint64) uint64 { return (tops - (v^t)&m>>1) & tops }
+
+// slotOf is the slot of the lowest bit of matches: of the even slots they are the bits 24 to 31, of the odd ones 56 to 63.
+func slotOf(slots uint64) int {
+	n := bits.TrailingZeros64(slots)
+	return n&7<<1 | n>>5
+}
+
 // A search goes through the candidates: blocks whose hash may be the one that is looked for. The caller compares.
 type search struct {
 	buckets []bucket
 	at      int    // the bucket
-	slot    int    // in it, the one looked at last
+	slots   uint64 // in it, with candidates not yet seen
+	passed  bool   // there may be some in the next one
 	tag     uint32 // in its place in an entry
 	ids     uint32 // the bits of an entry that are the number
 	left    int    // buckets not yet seen
@@ -101,13 +146,16 @@ func (t *table) search(hash uint64) (s search) {
 	if a == nil {
 		return s
 	}
-	s.buckets, s.left, s.ids = a.buckets, len(a.buckets), 1<<a.idBits-1
+	s.buckets, s.left, s.ids = a.buckets, len(a.buckets)-1, 1<<(a.idBits&31)-1
 	s.at, s.tag = a.home(hash)
+	var word uint32
+	s.slots, word = s.buckets[s.at].matches(s.tag, s.ids)
+	s.passed = word&manyPassed != 0
 	return s
 }
 
-// where is a word of the hash's bucket, for touch.
-func (t *table) where(hash uint64) *uint32 {
+// where is a word of the hash's bucket, for ahead.
+func (t *table) where(hash uint64) *uint64 {
 	a := t.shards[hash>>(64-shardBits)].store.Load()
 	if a == nil {
 		return &t.none
@@ -115,60 +163,36 @@ func (t *table) where(hash uint64) *uint32 {
 	return &a.buckets[quotient(hash)*uint64(len(a.buckets))>>quotientBits][0]
 }
 
-// touch reads words that will be needed, so that they are near then. They lie far apart: where all that is done in between is to read, the
-// processor waits for many at once. What it returns means nothing, and must be used, or the compiler drops the reads.
-func touch(words []*uint32) (sum uint32) {
-	for _, w := range words {
-		sum += atomic.LoadUint32(w)
-	}
-	return sum
-}
-
-// touch is touch for one.
-func (t *table) touch(hash uint64) uint32 { return atomic.LoadUint32(t.where(hash)) }
-
 // next returns the next candidate, 0 if there is none.
 func (s *search) next() uint32 {
-	at, tag, ids := s.slot, s.tag, s.ids
-	for s.left > 0 {
-		b := &s.buckets[s.at]
-		for at++; at <= slots; at++ {
-			// What is left of an entry with this tag is a number, from 1 on; of a free slot it may be 0.
-			if id := atomic.LoadUint32(&b[at]) ^ tag; id-1 < ids {
-				s.slot = at
+	for {
+		for s.slots != 0 {
+			slot := slotOf(s.slots)
+			s.slots &= s.slots - 1
+			// It may have changed meanwhile, for a reader; what it is now is as good a candidate as any.
+			if id := uint32(atomic.LoadUint64(&s.buckets[s.at][slot>>1&7])>>(slot&1*32)) & s.ids; id != 0 {
 				return id
 			}
 		}
-		if atomic.LoadUint32(&b[0])&manyPassed == 0 {
-			s.left = 0
-			break
+		if !s.passed || s.left == 0 {
+			return 0
 		}
-		at, s.left = 0, s.left-1
+		s.left--
 		if s.at++; s.at == len(s.buckets) {
 			s.at = 0
 		}
+		var word uint32
+		s.slots, word = s.buckets[s.at].matches(s.tag, s.ids)
+		s.passed = word&manyPassed != 0
 	}
-	return 0
 }
 
-// first returns the first candidate, 0 if there is none. It is next of a new search, for where many are looked for and mostly found: it
-// keeps nothing in memory, so that the processor gets to the reads of the one after it.
+// first returns the first candidate, 0 if there is none.
 func (t *table) first(hash uint64) uint32 {
-	a := t.shards[hash>>(64-shardBits)].store.Load()
-	if a == nil {
-		return 0
-	}
-	at, tag := a.home(hash)
-	b, ids := &a.buckets[at], uint32(1)<<(a.idBits&31)-1
-	for i := 1; i <= slots; i++ {
-		if id := atomic.LoadUint32(&b[i]) ^ tag; id-1 < ids {
-			return id
-		}
-	}
-	if atomic.LoadUint32(&b[0])&manyPassed == 0 {
-		return 0
-	}
 	s := t.search(hash)
+	if s.slots == 0 && !s.passed {
+		return 0
+	}
 	return s.next()
 }
 
@@ -216,12 +240,12 @@ func (a *array) place(hash uint64, id uint32) {
 	for at := first; ; {
 		b := &a.buckets[at]
 		if slot := b.freeSlot(); slot > 0 {
-			word := b[0]&^takenMask | uint32(slot)<<takenShift
+			word := b.word()&^takenMask | uint32(slot)<<takenShift
 			if at != first {
 				word |= away(slot)
 			}
-			atomic.StoreUint32(&b[0], word)
-			atomic.StoreUint32(&b[slot], tag|id)
+			b.set(0, word)
+			b.set(slot, tag|id)
 			return
 		}
 		b.pass()
@@ -233,17 +257,17 @@ func (a *array) place(hash uint64, id uint32) {
 
 // freeSlot returns the first one, 0 if there is none.
 func (b *bucket) freeSlot() int {
-	for i := b[0]&takenMask>>takenShift + 1; i <= slots; i++ {
-		if b[i] == 0 {
-			return int(i)
+	for i := int(b.word()&takenMask>>takenShift) + 1; i <= slots; i++ {
+		if b.at(i) == 0 {
+			return i
 		}
 	}
 	return 0
 }
 
 func (b *bucket) pass() {
-	if b[0]&manyPassed != manyPassed {
-		atomic.StoreUint32(&b[0], b[0]+1)
+	if b.word()&manyPassed != manyPassed {
+		b.set(0, b.word()+1)
 	}
 }
 
@@ -255,14 +279,14 @@ func (t *table) remove(hash uint64, id uint32, hashes hashes) {
 	sh := &t.shards[hash>>(64-shardBits)]
 	a := sh.store.Load()
 	first, tag := a.home(hash)
-	at, slot := a.find(first, tag|id)
+	at, slot := a.find(first, tag, id)
 	b := &a.buckets[at]
-	taken := min(b[0]&takenMask, uint32(slot-1)<<takenShift)
-	atomic.StoreUint32(&b[slot], 0)
-	atomic.StoreUint32(&b[0], b[0]&^(takenMask|away(slot))|taken)
+	taken := min(b.word()&takenMask, uint32(slot-1)<<takenShift)
+	b.set(slot, 0)
+	b.set(0, b.word()&^(takenMask|away(slot))|taken)
 	for i := first; i != at; i = (i + 1) % len(a.buckets) {
-		if b := &a.buckets[i]; b[0]&manyPassed != manyPassed {
-			atomic.StoreUint32(&b[0], b[0]-1)
+		if b := &a.buckets[i]; b.word()&manyPassed != manyPassed {
+			b.set(0, b.word()-1)
 		}
 	}
 	sh.live--
@@ -272,11 +296,13 @@ func (t *table) remove(hash uint64, id uint32, hashes hashes) {
 }
 
 // find returns where an entry is that is there.
-func (a *array) find(at int, entry uint32) (int, int) {
+func (a *array) find(at int, tag, id uint32) (int, int) {
+	ids := uint32(1)<<(a.idBits&31) - 1
 	for {
-		for i := 1; i <= slots; i++ {
-			if a.buckets[at][i] == entry {
-				return at, i
+		b := &a.buckets[at]
+		for slots, _ := b.matches(tag, ids); slots != 0; slots &= slots - 1 {
+			if slot := slotOf(slots); b.at(slot) == tag|id {
+				return at, slot
 			}
 		}
 		if at++; at == len(a.buckets) {
@@ -313,9 +339,9 @@ func (a *array) highest() (most uint32) {
 		return 0
 	}
 	ids := uint32(1)<<a.idBits - 1
-	for i := range a.buckets {
-		for _, e := range a.buckets[i][1:] {
-			most = max(most, e&ids)
+	for at := range a.buckets {
+		for slot := 1; slot <= slots; slot++ {
+			most = max(most, a.buckets[at].at(slot)&ids)
 		}
 	}
 	return most
@@ -353,13 +379,13 @@ func (f *fresh) move(old *array, hashes hashes) {
 	ids, all := uint32(1)<<old.idBits-1, !old.recovers()
 	for at := range old.buckets {
 		b := &old.buckets[at]
-		ask := b[0] >> awayShift
+		ask := b.word() >> awayShift
 		if all {
 			ask = 1<<slots - 1
 		}
 		least := uint64(at)<<quotientBits + n - 1
 		for i := 1; i <= slots; i, ask = i+1, ask>>1 {
-			e := b[i]
+			e := b.at(i)
 			if e == 0 {
 				continue
 			}
@@ -372,6 +398,9 @@ func (f *fresh) move(old *array, hashes hashes) {
 		}
 	}
 	f.ask(hashes)
+	for at, used := range f.used {
+		f.buckets[at][0] |= uint64(used) << takenShift
+	}
 }
 
 // await moves a block when its hash is known.
@@ -406,9 +435,8 @@ func (f *fresh) place(quotient uint64, id uint32) {
 	}
 	f.used[at]++
 	b, slot := &f.buckets[at], int(f.used[at])
-	b[slot] = tag | id
+	b[slot>>1&7] |= uint64(tag|id) << (slot & 1 * 32)
 	if at != first {
-		b[0] |= away(slot)
+		b[0] |= uint64(away(slot))
 	}
-	b[0] = b[0]&^takenMask | uint32(slot)<<takenShift
 }

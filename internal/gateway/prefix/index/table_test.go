@@ -89,19 +89,19 @@ func (m *tableModel) check() {
 		for at := range a.buckets {
 			b := &a.buckets[at]
 			for slot := 1; slot <= slots; slot++ {
-				if b[slot] == 0 {
-					if taken := int(b[0] & takenMask >> takenShift); slot <= taken {
+				if b.at(slot) == 0 {
+					if taken := int(b.word() & takenMask >> takenShift); slot <= taken {
 						m.t.Fatalf("slot %d is free, and %d are said to be taken", slot, taken)
 					}
-					if b[0]&away(slot) != 0 {
+					if b.word()&away(slot) != 0 {
 						m.t.Fatalf("slot %d is free, and what it holds is said to be from elsewhere", slot)
 					}
 					continue
 				}
 				n++
-				home, _ := a.home(m.hash[b[slot]&(1<<a.idBits-1)])
-				if (home != at) != (b[0]&away(slot) != 0) {
-					m.t.Fatalf("bucket %d has an entry of %d, and its word is %x", at, home, b[0])
+				home, _ := a.home(m.hash[b.at(slot)&(1<<a.idBits-1)])
+				if (home != at) != (b.word()&away(slot) != 0) {
+					m.t.Fatalf("bucket %d has an entry of %d, and its word is %x", at, home, b.word())
 				}
 				for ; home != at; home = (home + 1) % len(a.buckets) {
 					passed[home]++
@@ -112,7 +112,7 @@ func (m *tableModel) check() {
 			m.t.Fatalf("%d entries, counted %d", n, m.table.shards[i].live)
 		}
 		for at, n := range passed {
-			if got := int(a.buckets[at][0] & manyPassed); got != n && (got != manyPassed || n > 3*manyPassed) {
+			if got := int(a.buckets[at].word() & manyPassed); got != n && (got != manyPassed || n > 3*manyPassed) {
 				m.t.Fatalf("%d passed bucket %d, counted %d", n, at, got)
 			}
 		}
@@ -210,7 +210,7 @@ func TestQuotient(t *testing.T) {
 		}
 		hash := r.Uint64()
 		at, tag := old.home(hash)
-		old.buckets[at][1] = tag | 1
+		old.buckets[at].set(1, tag|1)
 		into := &array{buckets: make([]bucket, 1+r.IntN(2*n)), idBits: uint(11 + r.IntN(16))}
 		f := fresh{array: into, used: make([]uint8, len(into.buckets))}
 		f.move(old, func(ids *[batch]uint32, _ *[batch]uint64) {
@@ -219,7 +219,7 @@ func TestQuotient(t *testing.T) {
 			}
 		})
 		to, tag := into.home(hash)
-		if got := into.buckets[to][1]; got != tag|1 {
+		if got := into.buckets[to].at(1); got != tag|1 {
 			t.Fatalf("%d buckets with numbers of %d bits into %d of %d: %x, want %x", n, old.idBits, len(into.buckets), into.idBits, got, tag|1)
 		}
 	}
