@@ -18,7 +18,8 @@ type applying struct {
 	losses  int
 	claimed bool // since the last loss something may have been claimed
 
-	half    bool   // the decoder's event is told in part
+	events  int    // that the decoder's event is: it may be several removals
+	half    bool   // it is told in part
 	told    int    // so many of its hashes
 	orphans uint64 // counted before it
 }
@@ -124,6 +125,9 @@ func (f *feed) apply(now time.Time, b *stream.Batch, left *int) bool {
 	return false
 }
 
+// joinMost is how many hashes removals are joined up to: the index has 32 brought near at once, and a step of an engine seldom evicts more.
+const joinMost = 128
+
 // next applies the next part of a batch, and tells whether it was the last.
 func (f *feed) next(now time.Time, left *int) (end bool) {
 	at := &f.at
@@ -134,7 +138,7 @@ func (f *feed) next(now time.Time, left *int) (end bool) {
 	}
 	switch d.Next() {
 	case wire.Event:
-		at.half, at.told, at.orphans = true, 0, f.counts.Orphans
+		at.half, at.told, at.orphans, at.events = true, 0, f.counts.Orphans, 1+d.Join(joinMost)
 		f.event(&d.Event, left)
 	case wire.Lost:
 		if *left--; !at.claimed {
@@ -186,11 +190,12 @@ func (f *feed) lost(now time.Time) stream.Outcome {
 func (f *feed) event(e *prefix.Event, left *int) {
 	at := &f.at
 	if at.told == 0 {
-		switch *left--; e.Kind {
+		*left -= at.events
+		switch e.Kind {
 		case prefix.Stored:
 			f.counts.Stored++
 		case prefix.Removed:
-			f.counts.Removed++
+			f.counts.Removed += uint64(at.events)
 		case prefix.Cleared:
 			*left -= costlyBlocks
 			f.counts.Cleared++
@@ -260,7 +265,7 @@ func (f *feed) count(o *index.Outcome) {
 		f.cutOff = true
 		f.counts.Refused++
 	default:
-		f.counts.Refused++
+		f.counts.Refused += uint64(f.at.events)
 		f.mistaken = f.mistaken || f.adopted && o.Result == index.OtherSize
 	}
 }

@@ -77,6 +77,7 @@ type Decoder struct {
 	f      fields
 	names  map[string]string // LoRAs and salts, so that a name that comes again costs no allocation
 	hashes []prefix.Hash
+	joined []prefix.Hash // those of the events that Join has put together
 	tokens []uint32
 	extras [][]byte
 	extra  []byte // what extras point into
@@ -159,6 +160,45 @@ func (d *Decoder) beginMap() bool {
 	}
 	d.r.i = at
 	return d.events()
+}
+
+// Join adds to the removal that Next has found the removals right behind it which differ from it in their hashes only, as long as all hashes
+// together are fewer than most, and returns how many events these were. vLLM tells of each block that it evicts by an event of its own; who
+// applies many of them at once waits for far memory less often.
+func (d *Decoder) Join(most int) (events int) {
+	e := d.Event
+	if e.Kind != prefix.Removed || d.todo == 0 || len(e.Hashes) >= most {
+		return 0
+	}
+	d.joined = append(d.joined[:0], e.Hashes...)
+	for d.todo > 0 && len(d.joined) < most {
+		begin := d.r.i
+		if !d.another(&e) {
+			d.r.i = begin
+			break
+		}
+		d.todo--
+		if len(d.hashes) > 0 {
+			d.joined = append(d.joined, d.hashes...)
+			events++
+		}
+	}
+	d.Event = e
+	d.Event.Hashes = d.joined
+	return events
+}
+
+// another reads an event and tells whether it is a removal that can be joined to e. If not, the reader is anywhere.
+func (d *Decoder) another(e *prefix.Event) bool {
+	begin := d.r.i
+	tag, ok := d.r.tag()
+	if kind, known := kindOf(tag); !ok || !known || kind != prefix.Removed {
+		return false
+	}
+	d.r.i = begin
+	_, ok = d.event()
+	f := &d.Event
+	return ok && f.Kind == prefix.Removed && f.Group == e.Group && f.Tier == e.Tier && f.AnyTier == e.AnyTier
 }
 
 func (d *Decoder) readRank() {

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 )
 
@@ -33,13 +35,14 @@ func FuzzDecoder(f *testing.F) {
 		if err != nil {
 			return
 		}
+		var all []prefix.Event
 		for {
 			step, step2 := fresh.Next(), used.Next()
 			if step != step2 {
 				t.Fatalf("step %d, and %d with a past", step, step2)
 			}
 			if step == Event {
-				wantSound(t, &fresh.Event, len(payload))
+				all = append(all, clone(fresh.Event))
 				if text(&fresh.Event) != text(&used.Event) {
 					t.Fatalf("%s\nwith a past %s", text(&fresh.Event), text(&used.Event))
 				}
@@ -47,6 +50,13 @@ func FuzzDecoder(f *testing.F) {
 			if step == End || step == Broken {
 				break
 			}
+		}
+		joined, _ := readJoined(&used, payload, 5)
+		for i := range joined {
+			wantSound(t, &joined[i], len(payload))
+		}
+		if diff := cmp.Diff(apart(all), apart(joined)); diff != "" {
+			t.Fatal(diff)
 		}
 	})
 }

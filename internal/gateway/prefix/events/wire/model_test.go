@@ -40,6 +40,75 @@ func TestAgainstModel(t *testing.T) {
 		if n := d.Bad[BadField] - before; n != uint64(bad) {
 			t.Fatalf("%x: %d bad events, want %d", payload, n, bad)
 		}
+		most := 1 + rng.IntN(8)
+		joined, events := readJoined(&d, payload, most)
+		if diff := cmp.Diff(apart(want), apart(joined)); diff != "" || events != len(want) {
+			t.Fatalf("%x joined up to %d: %d events, want %d\n%s", payload, most, events, len(want), diff)
+		}
+	}
+}
+
+// readJoined reads a batch with removals joined, and tells how many events it had.
+func readJoined(d *Decoder, payload []byte, most int) (got []prefix.Event, events int) {
+	if d.Begin(payload) != nil {
+		return nil, 0
+	}
+	for step := d.Next(); step != End && step != Broken; step = d.Next() {
+		if step == Event {
+			events += 1 + d.Join(most)
+			got = append(got, clone(d.Event))
+		}
+	}
+	return got, events
+}
+
+// apart makes each removal of several blocks as many of one.
+func apart(events []prefix.Event) (all []prefix.Event) {
+	for _, e := range events {
+		if e.Kind != prefix.Removed {
+			all = append(all, e)
+			continue
+		}
+		for i := range e.Hashes {
+			one := e
+			one.Hashes = e.Hashes[i : i+1]
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+// TestJoin: what stands behind a removal, and how much of it is joined to it.
+func TestJoin(t *testing.T) {
+	for name, c := range map[string]struct {
+		batch string
+		most  int
+		want  int // hashes
+		then  Step
+	}{
+		"one a block":    {`[0,[["BlockRemoved",[1],"GPU"],["BlockRemoved",[2],"GPU"],{"type":"BlockRemoved","block_hashes":[3,4]}]]`, 99, 2, Event},
+		"at most":        {`[0,[["BlockRemoved",[1]],["BlockRemoved",[2,3]],["BlockRemoved",[4]]]]`, 2, 3, Event},
+		"other tier":     {`[0,[["BlockRemoved",[1],"GPU"],["BlockRemoved",[2],"CPU"]]]`, 99, 1, Event},
+		"other group":    {`[0,[["BlockRemoved",[1],"GPU",0],["BlockRemoved",[2],"GPU",1]]]`, 99, 1, Event},
+		"nothing inside": {`[0,[["BlockRemoved",[1]],["BlockRemoved",[]],["BlockRemoved",[2]]]]`, 99, 2, End},
+		"a store":        {`[0,[["BlockRemoved",[1]],["BlockStored",[2],null,[1],1],["BlockRemoved",[3]]]]`, 99, 1, Event},
+		"a bad one":      {`[0,[["BlockRemoved",[1]],["BlockRemoved",7],["BlockRemoved",[3]]]]`, 99, 1, Lost},
+		"the end":        {`[0,[["BlockRemoved",[1]],["BlockRemoved",[2]]],3]`, 99, 2, End},
+	} {
+		var d Decoder
+		if err := d.Begin(fromJSON(t, c.batch)); err != nil {
+			t.Fatal(name, err)
+		}
+		if s := d.Next(); s != Event {
+			t.Fatal(name, s)
+		}
+		d.Join(c.most)
+		if n := len(d.Event.Hashes); n != c.want {
+			t.Errorf("%s: %d hashes, want %d", name, n, c.want)
+		}
+		if s := d.Next(); s != c.then {
+			t.Errorf("%s: then step %d, want %d", name, s, c.then)
+		}
 	}
 }
 
@@ -65,6 +134,11 @@ func randomBatch(rng *rand.Rand, want *[]prefix.Event) (payload []byte, bad int)
 			continue
 		}
 		e := randomEvent(rng)
+		if last := len(*want) - 1; e.Kind == prefix.Removed && last >= 0 && (*want)[last].Kind == prefix.Removed && rng.IntN(2) == 0 {
+			hashes := e.Hashes
+			e = (*want)[last] // but for its hashes: they can be joined
+			e.Hashes = hashes
+		}
 		*want = append(*want, e)
 		events = append(events, encode(rng, &e)...)
 	}
