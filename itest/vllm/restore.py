@@ -604,8 +604,8 @@ class Times(Case):
 class Adapters(Case):
     """LoRA: the same name and path with other weights is another adapter, which vLLM's own hash does not see over a restart."""
 
-    def start(self, sign):
-        """An engine with an adapter of random weights, at the same place each time."""
+    def write(self, sign):
+        """An adapter of random weights, at the same place each time."""
         import torch
         from safetensors.torch import save_file
         h, g = json.loads((ROOT / ".cache/vllm/model/config.json").read_text())["hidden_size"], torch.Generator().manual_seed(7)
@@ -617,6 +617,9 @@ class Adapters(Case):
         save_file(weights, path / "adapter_model.safetensors")
         (path / "adapter_config.json").write_text(json.dumps({
             "peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"], "bias": "none", "task_type": "CAUSAL_LM"}))
+        return path
+
+    def start(self, path):
         engine.stop()
         wait_until(lambda: manager.number("sessions") == 0, "the engine has gone")
         engine.start("--enable-lora", "--max-lora-rank", "8", "--lora-modules", f"adapter={path}")
@@ -636,7 +639,7 @@ class Adapters(Case):
 
     def test_adapters(self):
         p = tokens("adapter", 1000)
-        self.start(1)
+        self.start(self.write(1))
         plain, adapted = self.answer(p, MODEL), self.answer(p, "adapter")
         self.assertEqual((plain.cached, adapted.cached), (0, 0))
         self.assertNotEqual(plain.ids, adapted.ids, "the adapter changes nothing: the check is worth nothing")
@@ -645,12 +648,29 @@ class Adapters(Case):
         for model, want in ((MODEL, plain), ("adapter", adapted)):
             got = self.answer(p, model)
             self.assertEqual((got.cached, got.ids), (restorable(1000), want.ids), model)
-        self.start(-1)
+
+        # The files are written again below the engine, which goes on with the weights that it has: what it computes now must have no name.
+        path = self.write(-1)
+        self.empty()
+        q = tokens("adapter, later", 1000)
+        for _ in range(2):
+            published = manager.number("published_blocks_total", 'disposition="write"')
+            got = self.answer(q, "adapter")
+            self.saved()
+            self.assertEqual(got.cached, 0, "restored for an adapter of which nobody knows what it is")
+            self.assertEqual(manager.number("published_blocks_total", 'disposition="write"'), published, "pages of nobody knows which adapter")
+            self.empty()
+        stale = got.ids
+
+        self.start(path)
         got = self.answer(p, MODEL)
         self.assertEqual((got.cached, got.ids), (restorable(1000), plain.ids))
         got = self.answer(p, "adapter")
         self.assertEqual(got.cached, 0, "another adapter's pages")
         self.assertNotEqual(got.ids, adapted.ids)
+        got = self.answer(q, "adapter")
+        self.assertEqual(got.cached, 0, "pages of the weights that were there before")
+        self.assertNotEqual(got.ids, stale)
 
 
 folder = tempfile.TemporaryDirectory()

@@ -8,6 +8,7 @@ import random
 import sys
 import tempfile
 import threading
+import time
 import types
 import unittest
 
@@ -16,7 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from perigee import client  # noqa: E402
 from perigee.client import Credentials, Lease  # noqa: E402
 from perigee.vllm import broker as brokering  # noqa: E402
-from perigee.vllm import breaker, messages, scheduling, working  # noqa: E402
+from perigee.vllm import adapters, breaker, messages, scheduling, working  # noqa: E402
 from perigee.vllm import trace as tracing  # noqa: E402
 
 B = 4
@@ -82,7 +83,7 @@ class Clock:
 class Scheduling(unittest.TestCase):
     def setUp(self):
         self.b, self.clock = Broker(), Clock()
-        self.s = scheduling.Scheduling(self.b, B, lambda lora: (lora.known, lora.digest), budget_s=1.0, clock=self.clock)
+        self.s = scheduling.Scheduling(self.b, B, lambda lora: (lora.digest, lora.stamp) if lora.known else None, budget_s=1.0, clock=self.clock)
 
     def test_one_token_is_left(self):
         for n, blocks in ((4, 0), (5, 1), (8, 1), (9, 2)):
@@ -110,7 +111,7 @@ class Scheduling(unittest.TestCase):
         self.assertEqual((len(self.b.asked), self.b.lent), (1, set()))
 
     def test_an_adapter_that_is_being_read(self):
-        lora = types.SimpleNamespace(known=False, digest=None, lora_name="a")
+        lora = types.SimpleNamespace(known=False, digest=None, stamp=("s",), lora_name="a", lora_path="/a")
         r = Request("r", range(20), lora=lora)
         self.assertEqual(self.s.matched(r, 0), (None, False))
         self.assertEqual(self.b.asked, [])
@@ -118,6 +119,14 @@ class Scheduling(unittest.TestCase):
         self.s.matched(r, 0)
         want = client.block_name(bytes([1]) * 32, client.request_id(lora=lora.digest))
         self.assertEqual(self.b.asked[0].names[:32], want)
+        save, = self.s.step({"r": 20}, lambda _: range(5)).saves
+        self.assertEqual(save.adapter, ("/a", ("s",)))
+
+    def test_an_adapter_that_is_left_alone_waits_for_nothing(self):
+        r = Request("r", range(20), lora=types.SimpleNamespace(known=True, digest=None, stamp=None, lora_name="a", lora_path="/a"))
+        self.s.arrived(r)
+        self.assertEqual(self.s.matched(r, 0), (0, False))
+        self.assertEqual((self.b.asked, self.s.step({"r": 20}, lambda _: range(5)).saves), ([], []))
 
     def test_the_load(self):
         r = Request("r", range(20))
@@ -273,6 +282,27 @@ class Working(unittest.TestCase):
         got, _ = self.loads(messages.Load("a", SESSION, Lease(3, 1, [1], [0]), [8]), messages.Load("b", SESSION, Lease(4, 1, [1], [0]), [9]))
         self.assertEqual(got, ({"a", "b"}, {8, 9}))
 
+    def test_a_session_that_could_not_be_joined_is_tried_again(self):
+        clock, tried, refusals = Clock(), [], [client.Refused(11), OSError("full"), None]
+
+        def make(_):
+            tried.append(clock.now)
+            if (fault := refusals.pop(0)) is not None:
+                raise fault
+            return self.session
+
+        j = working.Joining(make, clock)
+        outcomes = []
+        for now in (0.0, 0.9, 1.0, 2.9, 3.0, 3.1):
+            clock.now = now
+            try:
+                with j.use(SESSION):
+                    outcomes.append("joined")
+            except (client.PerigeeError, OSError) as e:
+                outcomes.append(type(e).__name__)
+        self.assertEqual((outcomes, tried), (["Refused", "Lost", "OSError", "Lost", "joined", "joined"], [0.0, 1.0, 3.0]))
+        j.retire(None)
+
     def test_a_lost_session_is_closed_once(self):
         self.session.fault = client.Lost("x")
         self.loads(*[messages.Load(f"r{i}", SESSION, Lease(3, 1, [3], [0]), [1, 2, 3]) for i in range(3)])
@@ -360,6 +390,21 @@ class Working(unittest.TestCase):
         self.assertEqual((self.pages.taken, [list(b.tokens) for b in blocks]), ([5, 6], [[0, 1, 2, 3], [4, 5, 6, 7]]))
         self.assertEqual(options["parent_chain"], (0, 0))
 
+    def test_what_other_weights_may_have_computed_is_not_saved(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "adapter_model.safetensors")
+            file.write_bytes(b"one")
+            for change, want in ((False, [5, 6]), (True, [])):
+                s, step = self.saver(), self.step()
+                step.saves[0].adapter = (folder, adapters.stamp(folder))
+                self.pages.taken.clear()
+                s.begin(step)
+                if change:  # while the step computes
+                    file.write_bytes(b"other")
+                s.end()
+                s.close()
+                self.assertEqual((self.pages.taken, s.dropped), (want, 2 - len(want)))
+
     def test_a_prompt_in_two_steps_is_one_chain(self):
         s = self.saver()
         for blocks in (5, 6), (7,):
@@ -382,6 +427,99 @@ class Working(unittest.TestCase):
         s._queue.put(None)
         s._thread.join()
         self.assertEqual((self.pages.taken, s.dropped), ([], 4))
+
+
+class Adapters(unittest.TestCase):
+    """Files, numbers and names of adapters: a digest only where it is certain what the engine computes with."""
+
+    def setUp(self):
+        self.warned = []
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.log = types.SimpleNamespace(warning=lambda text, *a: self.warned.append(text % a))
+
+    def adapter(self, name, content=b"weights", at=None):
+        path = self.folder / (at or name)
+        path.mkdir(exist_ok=True)
+        (path / "adapter_model.safetensors").write_bytes(content)
+        return path
+
+    def request(self, name="a", ident=1, path=None, **more):
+        return types.SimpleNamespace(lora_name=name, lora_int_id=ident, lora_path=str(path or self.folder / name), **more)
+
+    def known(self, immutable=True, later=0.0):
+        """later: how long after the files were written the engine was started."""
+        return adapters.Adapters(self.log, immutable, lambda: time.time() + later)
+
+    def ask(self, a, lora):
+        while (found := a(lora)) is None:
+            for t in threading.enumerate():
+                if t.name == "perigee-adapter":
+                    t.join()
+        return found
+
+    def test_content_decides(self):
+        self.adapter("a"), self.adapter("same"), self.adapter("other", b"other weights")
+        a = self.known()
+        first, same, other = (self.ask(a, self.request(n, i))[0] for i, n in enumerate(("a", "same", "other"), 1))
+        self.assertEqual((first, other != first, len(first)), (same, True, 32))
+        self.assertEqual(self.warned, [])
+
+    def test_files_that_change_under_the_engine(self):
+        self.adapter("a")
+        a = self.known()
+        self.assertIsNotNone(self.ask(a, self.request())[0])
+        self.adapter("a", b"another")
+        self.assertEqual(self.ask(a, self.request()), (None, None))
+        self.adapter("a")  # as before, and the engine may have read the other meanwhile
+        self.assertEqual(self.ask(a, self.request()), (None, None))
+        self.assertEqual(len(self.warned), 1)
+
+    def test_files_younger_than_the_engine(self):
+        self.adapter("a")
+        self.assertEqual(self.ask(self.known(False), self.request()), (None, None))
+        self.assertIn("younger than the engine", self.warned[0])
+        self.assertIsNotNone(self.ask(self.known(False, later=60), self.request())[0])
+
+    def test_a_link_that_is_younger_than_the_engine(self):
+        """The files of both are old, and nobody knows which the engine has read."""
+        one, late = self.adapter("one"), self.folder / "link"
+        began = time.time() + 60
+        a = adapters.Adapters(self.log, False, lambda: began)
+        late.symlink_to(one)
+        self.assertIn(str(late), [entry[0] for entry in adapters.stamp(late)])
+        self.assertIsNotNone(self.ask(a, self.request("a", path=late))[0])
+        other = self.adapter("two", b"other")
+        late.unlink()
+        late.symlink_to(other)
+        self.assertEqual(self.ask(a, self.request("a", path=late)), (None, None))
+
+    def test_a_name_or_a_number_that_was_anothers(self):
+        self.adapter("a"), self.adapter("b", b"b")
+        for second in (self.request("a", 2), self.request("a", 1, self.folder / "b"), self.request("b", 1)):
+            a = self.known()
+            self.assertIsNotNone(self.ask(a, self.request("a", 1))[0])
+            self.assertEqual(self.ask(a, second), (None, None))
+            self.assertEqual(self.ask(a, self.request("a", 1)), (None, None))
+
+    def test_what_is_loaded_otherwise(self):
+        self.adapter("a")
+        for option in ("load_inplace", "is_3d_lora_weight"):
+            a = self.known()
+            self.assertEqual(self.ask(a, self.request(**{option: True})), (None, None))
+            self.assertEqual(self.ask(a, self.request()), (None, None))
+
+    def test_what_cannot_be_read(self):
+        a = self.known()
+        self.assertEqual(self.ask(a, self.request("nothing")), (None, None))
+        self.assertEqual(len(self.warned), 1)
+
+    def test_no_more_than_a_bound(self):
+        self.adapter("a")
+        a = self.known()
+        for i in range(adapters.MOST):
+            a._entry(self.request(f"n{i}", i + 1))
+        self.assertEqual(a(self.request("a", adapters.MOST + 1)), (None, None))
+        self.assertEqual(len(a._names), adapters.MOST)
 
 
 class Breaking(unittest.TestCase):

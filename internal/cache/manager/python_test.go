@@ -130,6 +130,9 @@ func TestVLLMAdapter(t *testing.T) { adapter(t, "vllm_check.py") }
 // TestSGLangAdapter is the same for SGLang. The rest is `make qualify-sglang`.
 func TestSGLangAdapter(t *testing.T) { adapter(t, "sglang_check.py") }
 
+// TestPythonSession: the client in Python against Managers that lie, and its parsers against anything.
+func TestPythonSession(t *testing.T) { adapter(t, "session_check.py") }
+
 func adapter(t *testing.T, script string) {
 	t.Helper()
 	needPython(t)

@@ -1,8 +1,10 @@
 """Sessions: register, publish, ask, restore."""
 
+import functools
 import itertools
 import mmap
 import os
+import socket
 import struct
 from typing import NamedTuple, Optional
 
@@ -12,10 +14,8 @@ from .identity import encode_namespace, page_bytes
 NO_BLOCK = bytes(32)
 PREFIX, EXACT, DISCOVER, WARM = range(4)
 READY, LOADING, BUSY, CANDIDATES = "ready", "loading", "busy", "candidates"
-_WHY = ("found", "missing", "too_large", "timed_out", "unreadable")
 _WRITE, _PRESENT = 0, 1
 _DONE, _FAILED, _MISMATCH = 0, 1, 2
-_OUTCOMES = ("done", "failed", "mismatch")
 _FILLED = 0
 _PIECE = struct.Struct("<IQI")
 _SEAL_EVERY = 1 << 20  # bytes: as the Go client
@@ -36,6 +36,18 @@ class Refused(PerigeeError):
     def __init__(self, cls, text=""):
         self.cls, self.name = cls, wire.CLASSES.get(cls, str(cls))
         super().__init__(f"refused: {self.name}" + (f": {text}" if text else ""))
+
+
+def _speaks(method):
+    """A Manager that says what it may not has ended the session: nothing that it says later is believed, and all of the session's calls are Lost."""
+    @functools.wraps(method)
+    def checked(self, *args, **named):
+        try:
+            return method(self, *args, **named)
+        except wire.Malformed as e:
+            self._hang_up()
+            raise Lost(f"the Manager says what it may not: {e}") from e
+    return checked
 
 
 class Spoiled(PerigeeError):
@@ -118,7 +130,12 @@ class _Arena:
     def __init__(self, fd, slots, slot_bytes, map_bytes, write):
         self.slots, self.slot_bytes = slots, slot_bytes
         prot = mmap.PROT_READ | (mmap.PROT_WRITE if write else 0)
-        self.map = mmap.mmap(fd, map_bytes, mmap.MAP_SHARED, prot)
+        if slots * slot_bytes > map_bytes:
+            raise wire.Malformed(f"{slots} slots of {slot_bytes} bytes in {map_bytes}")
+        try:
+            self.map = mmap.mmap(fd, map_bytes, mmap.MAP_SHARED, prot)
+        except (ValueError, OverflowError, OSError) as e:
+            raise wire.Malformed(f"memory that cannot be mapped: {e}") from e
         if _MADV_DONTFORK is not None:  # children would outlive the process that the Manager waits for
             self.map.madvise(_MADV_DONTFORK)
         self.view = memoryview(self.map)
@@ -126,7 +143,7 @@ class _Arena:
     def slot(self, index, n):
         at = index * self.slot_bytes
         if index >= self.slots or n > self.slot_bytes:
-            raise Lost("the Manager names a slot that is not there")
+            raise wire.Malformed("a slot that is not there")
         return self.view[at:at + n]
 
     def close(self):
@@ -141,6 +158,7 @@ class Session:
     nothing that can be written. One thread may publish while another does all the rest; close it when both are done.
     """
 
+    @_speaks
     def __init__(self, path, instance, ranks, *, model="", url="", data_rank=None, scope=0, query_bytes=0, pool_bytes=0,
                  program="perigee-python", timeout=30.0, join=None, publishes=True):
         self._parts = [[page_bytes(r, g) for r in ranks] for g in range(len(ranks[0]["layout"]["groups"]))]
@@ -158,8 +176,7 @@ class Session:
                 self._attach(self._query, 1)
             if publishes:
                 self._publish = self._connect()
-                frame = self._attach(self._publish, 2)
-                self._map(self._own, frame, frame.reader().arenas(), True)
+                self._map(self._own, self._attach(self._publish, 2), True)
         except BaseException:
             self._drop()
             raise
@@ -176,7 +193,9 @@ class Session:
         except OSError as e:
             raise Lost(f"{self._path}: {e}") from e
         self._links.append(link)
-        frame = self._ask(link, wire.HELLO, struct.pack("<HH", 1, 1) + wire.text(self._program))
+        frame = self._ask(link, wire.HELLO, struct.pack("<HH", 1, 1) + wire.text(self._program), wire.WELCOME)
+        if frame.read(wire.welcome)[0] != 1:
+            raise wire.Malformed("a version that was not offered")
         link.epoch = frame.epoch
         return link
 
@@ -186,21 +205,23 @@ class Session:
         for r in ranks:
             raw = encode_namespace(r)
             body += struct.pack("<I", len(raw)) + raw
-        frame = self._ask(self._query, wire.REGISTER, body)
+        frame = self._ask(self._query, wire.REGISTER, body, wire.REGISTERED)
         for fd in frame.fds:  # the publishing connection gets them, too
             os.close(fd)
-        r = frame.reader()
-        token, self.namespace = r.take("16s32s")
+        token, self.namespace = frame.read(wire.registered)
         self._query.session = frame.session
         self.credentials = Credentials(frame.epoch, frame.session, token)
 
     def _attach(self, link, role):
         link.epoch, link.session = self.credentials.epoch, self.credentials.session
-        return self._ask(link, wire.ATTACH, self.credentials.token + bytes([role]))
+        return self._ask(link, wire.ATTACH, self.credentials.token + bytes([role]), wire.ATTACHED)
 
-    def _map(self, to, frame, arenas, write):
+    def _map(self, to, frame, write):
         try:
-            for fd, (ident, slots, slot_bytes, map_bytes) in zip(frame.fds, arenas, strict=True):
+            arenas = frame.read(wire.arenas)
+            if len(arenas) != len(frame.fds):
+                raise wire.Malformed(f"{len(frame.fds)} descriptors for {len(arenas)} arenas")
+            for fd, (ident, slots, slot_bytes, map_bytes) in zip(frame.fds, arenas):
                 to[ident] = _Arena(fd, slots, slot_bytes, map_bytes, write)
         finally:
             for fd in frame.fds:
@@ -214,32 +235,61 @@ class Session:
         except OSError as e:
             raise Lost(str(e)) from e
 
-    def _next(self, link, ref):
-        """The next frame that answers ref; what answers something else is kept for it."""
+    def _next(self, link, ref, *kinds):
+        """The next frame that answers ref, one of these kinds; what answers something else is kept for it."""
         kept = self._answers.get((id(link), ref))
         if kept:
-            return self._judge(kept.pop(0))
+            return self._judge(kept.pop(0), kinds)
         while True:
-            try:
-                frame = link.receive()
-            except (OSError, EOFError, struct.error) as e:
-                raise Lost(str(e)) from e
-            self._alive(frame)
+            frame = self._receive(link)
             if frame.ref == ref:
-                return self._judge(frame)
+                return self._judge(frame, kinds)
             self._keep(link, frame)
 
-    def _last(self, link, ref):
+    def _receive(self, link):
+        try:
+            frame = link.receive()
+        except (OSError, EOFError) as e:
+            raise Lost(str(e)) from e
+        if frame.kind == wire.CLOSING:
+            cls, text = frame.read(wire.closing)
+            self._hang_up()
+            raise Lost(f"the Manager ends the connection: {wire.CLASSES.get(cls, cls)} {text}")
+        return frame
+
+    def _hang_up(self):
+        """Nothing more is said. What the Manager copies it ends, and hangs up; whoever waits for an answer has it then, or its time runs out."""
+        for link in self._links:
+            try:
+                link.sock.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass
+
+    def _last(self, link, ref, *kinds):
         """As _next, for as long as the connection lasts: while the Manager copies, nothing but its answer or its end of the connection says
         that the pieces are ours again. It says Closing before, and that is not enough."""
         link.sock.settimeout(None)
         try:
-            return self._next(link, ref)
+            return self._next(link, ref, *kinds)
         except Lost:
+            self._end(link)
+            raise
+        except wire.Malformed:
+            self._hang_up()
             self._end(link)
             raise
         finally:
             link.sock.settimeout(self._timeout)
+
+    def _parse(self, link, frame, parse):
+        """Of an answer to _last: if it is malformed, it has not said that the pieces are ours."""
+        try:
+            return frame.read(parse)
+        except wire.Malformed:
+            self._hang_up()
+            link.sock.settimeout(None)
+            self._end(link)
+            raise
 
     @staticmethod
     def _end(link):
@@ -248,7 +298,7 @@ class Session:
             while True:
                 for fd in link.receive().fds:
                     os.close(fd)
-        except (OSError, EOFError, struct.error):
+        except (OSError, EOFError, wire.Malformed):
             pass
 
     def _keep(self, link, frame):
@@ -260,41 +310,33 @@ class Session:
             for fd in frame.fds:
                 os.close(fd)
 
-    @staticmethod
-    def _alive(frame):
-        if frame.kind == wire.CLOSING:
-            r = frame.reader()
-            cls = r.take("H")
-            raise Lost(f"the Manager ends the connection: {wire.CLASSES.get(cls, cls)} {r.text()}")
-
     def fileno(self):
         """Of the connection for queries, to wait until poll has something to do."""
         return self._query.sock.fileno()
 
+    @_speaks
     def poll(self):
         """Takes in the answers to queries that are there, for answer(ticket, block=False), without waiting."""
         link = self._query
         while self._ready():
-            try:
-                frame = link.receive()
-            except (OSError, EOFError, struct.error) as e:
-                raise Lost(str(e)) from e
-            self._alive(frame)
-            self._keep(link, frame)
+            self._keep(link, self._receive(link))
 
     @staticmethod
-    def _judge(frame):
+    def _judge(frame, kinds):
         if frame.kind == wire.REFUSED:
-            r = frame.reader()
-            _, cls, _ = r.take("BHI")
-            raise Refused(cls, r.text())
+            raise Refused(*frame.read(wire.refused))
+        if frame.kind not in kinds:
+            for fd in frame.fds:
+                os.close(fd)
+            raise wire.Malformed(f"kind {frame.kind} where {kinds} answer")
         return frame
 
-    def _ask(self, link, kind, body=b""):
-        return self._next(link, self._send(link, kind, body))
+    def _ask(self, link, kind, body, *kinds):
+        return self._next(link, self._send(link, kind, body), *kinds)
 
     # Publishing.
 
+    @_speaks
     def publish(self, blocks, write, *, part=0, scope=0, root=("", "", ""), parent_chain=(0, 0), copied=None):
         """Publishes one part of blocks. write(i, slot) fills a writable view of the part's bytes for blocks[i]; the view is good during the
         call only. Returns when the Manager has everything; write is not called any more when copied() is, before that. If write raises, what is
@@ -304,11 +346,15 @@ class Session:
             self._fill(link, ref, blocks, part, granted, write)
             if copied is not None:
                 copied()
-        finally:
-            r = self._published(link, ref)
-        _, sealed, dropped = r.take("QII")
+        except wire.Malformed:  # and nothing that it says is waited for
+            raise
+        except BaseException:
+            self._published(link, ref)
+            raise
+        _, sealed, dropped = self._published(link, ref)
         return Published(sealed, sum(d == _PRESENT for d, _ in granted), dropped, chain)
 
+    @_speaks
     def publish_from(self, blocks, pages, *, part=0, scope=0, root=("", "", ""), parent_chain=(0, 0)):
         """Publishes one part of blocks out of offered pools: the Manager copies. pages says where each block's part lies, as a list of pieces
         (pool, offset, length) in the order of its bytes, or is Pages. Returns when nothing is copied any more, and the pieces may be written
@@ -326,18 +372,18 @@ class Session:
             self._send(link, wire.PUBLISH_PIECES, slots + _packed(pages, write), ref)
         while not (copied and published):
             try:
-                frame = self._last(link, ref)
+                frame = self._last(link, ref, wire.COPIED_IN, wire.PUBLISHED)
             except Refused:  # nothing was copied, and the grants are still open
                 self._send(link, wire.ABANDON, slots, ref)
                 self._published(link, ref)
                 raise
             if frame.kind == wire.PUBLISHED:
-                published = frame.reader()
+                published = self._parse(link, frame, wire.published)
                 continue
             copied = True
-            for i, fate in zip(write, frame.payload[4:]):
+            for i, fate in zip(write, self._parse(link, frame, lambda r: wire.copied_in(r, len(write)))):
                 there[i] = fate == _FILLED
-        _, sealed, dropped = published.take("QII")
+        _, sealed, dropped = published
         return Published(sealed, present, dropped, chain, tuple(there))
 
     def _grants(self, blocks, part, scope, root, parent_chain):
@@ -347,15 +393,15 @@ class Session:
             body += [struct.pack("<I32s32s", b.group, b.name, b.parent), wire.u32s(b.tokens), struct.pack("<I", len(b.extra)), b.extra]
         link = self._publish
         ref = self._send(link, wire.PUBLISH, b"".join(body))
-        r = self._next(link, ref).reader()
-        _, count = r.take("QI")
-        granted = [r.take("B12s") for _ in range(count)]
-        return link, ref, granted, r.take("QQ")
+        granted, chain = self._next(link, ref, wire.GRANTED).read(wire.granted)
+        if len(granted) != len(blocks):
+            raise wire.Malformed(f"{len(granted)} slots for {len(blocks)} blocks")
+        return link, ref, granted, chain
 
     def _published(self, link, ref):
         while True:
             try:
-                return self._next(link, ref).reader()
+                return self._next(link, ref, wire.PUBLISHED).read(wire.published)
             except Refused as e:
                 if e.name != "stale_slot":
                     raise
@@ -376,11 +422,15 @@ class Session:
             arena, index, _ = struct.unpack("<III", slot)
             n = self._parts[blocks[i].group][part]
             try:
+                if arena not in self._own:
+                    raise wire.Malformed("a slot of an arena that is not there")
                 view = self._own[arena].slot(index, n)
                 try:
                     write(i, view)
                 finally:
                     view.release()
+            except wire.Malformed:
+                raise
             except BaseException:
                 seal()
                 rest = [s for d, s in granted[i:] if d == _WRITE]
@@ -410,6 +460,7 @@ class Session:
         self._answers[(id(self._query), ref)] = []
         return self._op, ref
 
+    @_speaks
     def answer(self, ticket, block=True):
         """The ticket's next answer: Loading at most once, then the last one. With block=False it is None if none has come yet."""
         op, ref = ticket
@@ -419,23 +470,20 @@ class Session:
             if not self._answers.get(key):
                 return None
         try:
-            frame = self._next(self._query, ref)
-        except PerigeeError:
+            frame = self._next(self._query, ref, wire.LOADING, wire.BUSY, wire.CANDIDATES, wire.READY)
+        except (PerigeeError, wire.Malformed):
             self._answers.pop(key, None)
             raise
         if frame.kind == wire.LOADING:
             return Answer(LOADING)
         self._answers.pop(key, None)
-        r = frame.reader()
-        r.take("QQ")
         if frame.kind == wire.BUSY:
             return Answer(BUSY)
         if frame.kind == wire.CANDIDATES:
-            return Answer(CANDIDATES, positions=tuple(r.u32s() for _ in range(r.take("I"))))
-        why, index, generation = r.take("BII")
-        hits, arenas = r.u32s(), r.u32s()
+            return Answer(CANDIDATES, positions=frame.read(wire.candidates))
+        why, index, generation, hits, arenas = frame.read(wire.ready)
         lease = Lease(index, generation, hits, arenas) if (index, generation) != (0, 0) else None
-        return Answer(READY, _WHY[why], lease)
+        return Answer(READY, why, lease)
 
     def _ready(self):
         """Says that a whole frame, or the connection's end, is there to be read: without waiting."""
@@ -461,6 +509,7 @@ class Session:
 
     # Restoring.
 
+    @_speaks
     def restore(self, lease, consumer, take):
         """Copies a consumer's pages: take(i, page) for each, in the order of the query's blocks; page is a view that is good during the call and
         not to be written. Returns if all consumers have all their pages; after any exception none of them may be used."""
@@ -478,20 +527,21 @@ class Session:
             bad = self._take(link, ref, take)
             if bad is not None:
                 outcome, fault = _MISMATCH, Spoiled(f"page {bad} is not what was sealed")
-        except (Refused, Lost):
+        except (Refused, Lost, wire.Malformed):
             raise
         except BaseException as e:
             outcome, fault = _FAILED, e
         self._send(link, wire.COPIED, struct.pack("<IIIBI", lease.index, lease.generation, consumer, outcome, bad or 0), ref)
         while True:  # pages may still be on their way
-            frame = self._next(link, ref)
+            frame = self._next(link, ref, wire.PLAN, wire.SPOILED, wire.RESTORED)
             if frame.kind == wire.RESTORED:
                 break
         if fault is not None:
             raise fault
-        if not frame.payload[8]:
+        if not frame.read(wire.restored):
             raise Spoiled("another consumer has failed")
 
+    @_speaks
     def restore_into(self, lease, consumer, pages, *, wait_all=False):
         """Has the Manager copy a consumer's pages into offered pools, in the order of the query's blocks: pages is a list of pieces
         (pool, offset, length) for each. Returns a RestoredInto when nothing is copied any more, whatever timeout is: its first good pages are what was published; the
@@ -500,47 +550,45 @@ class Session:
         link = self._query
         body = struct.pack("<III", lease.index, lease.generation, consumer) + _packed(_pages(pages))
         ref = self._send(link, wire.RESTORE_PIECES, body)
-        frame = self._last(link, ref)
-        _, _, _, outcome, good, total = frame.reader().take("IIIBII")
+        good, total, outcome = self._parse(link, self._last(link, ref, wire.COPIED_OUT), wire.copied_out)
         whole = None
         if wait_all:
-            while (frame := self._last(link, ref)).kind != wire.RESTORED:
-                pass
-            whole = bool(frame.payload[8])
-        return RestoredInto(good, total, _OUTCOMES[outcome], whole)
+            whole = self._last(link, ref, wire.RESTORED).read(wire.restored)
+        return RestoredInto(good, total, outcome, whole)
 
+    @_speaks
     def offer_pool(self, fd, size=None, pool=0):
         """Hands over memory of this process, a memfd with all its pages there, for publish_from and restore_into. size is how much of it, all if it
         is not given; pool is a number that no other pool of the session has. It stays the session's until its end. fd is not needed any more."""
         if size is None:
             size = os.fstat(fd).st_size
         ref = self._send(self._query, wire.OFFER_POOL, struct.pack("<IQ", pool, size), None, fd)
-        self._next(self._query, ref)
+        self._next(self._query, ref, wire.OFFERED)
         return pool
 
     def _take(self, link, ref, take):
         while True:
-            frame = self._next(link, ref)
-            r = frame.reader()
+            frame = self._next(link, ref, wire.PLAN, wire.SPOILED)
             if frame.kind == wire.SPOILED:
-                return r.take("IIII")[3]
-            _, _, _, first, total, count = r.take("IIIIII")
-            for i in range(count):
-                arena, index, _, n, _ = r.take("IIIIQ")
+                return frame.read(wire.spoiled)
+            first, total, pages = frame.read(wire.plan)
+            for i, (arena, index, _, n, _) in enumerate(pages):
                 view = self._reading(arena).slot(index, n)
                 try:
                     take(first + i, view)
                 finally:
                     view.release()
-            if first + count == total:
+            if first + len(pages) == total:
                 return None
 
     def _reading(self, ident):
         arena = self._own.get(ident) or self._others.get(ident)
         if arena is None:
-            frame = self._ask(self._query, wire.MAP_ARENAS, wire.u32s([ident]))
-            self._map(self._others, frame, frame.reader().arenas(), False)
-            arena = self._others[ident]
+            frame = self._ask(self._query, wire.MAP_ARENAS, wire.u32s([ident]), wire.ARENAS)
+            self._map(self._others, frame, False)
+            arena = self._others.get(ident)
+            if arena is None:
+                raise wire.Malformed("another arena than was asked for")
         return arena
 
     def release(self, lease):
@@ -555,8 +603,8 @@ class Session:
             return
         self._unmap()
         try:
-            self._ask(self._query, wire.GOODBYE)
-        except PerigeeError as e:
+            self._ask(self._query, wire.GOODBYE, b"", wire.BYE)
+        except (PerigeeError, wire.Malformed) as e:
             if not isinstance(e.__cause__, TimeoutError):  # a Manager that hangs would not hear the other word either
                 self._leave()
         self._drop()
@@ -566,8 +614,8 @@ class Session:
         try:
             link = self._connect()
             if link.epoch == self.credentials.epoch:
-                self._ask(link, wire.LEAVE, self.credentials.token)
-        except PerigeeError:
+                self._ask(link, wire.LEAVE, self.credentials.token, wire.BYE)
+        except (PerigeeError, wire.Malformed):
             pass
 
     def unmap(self):

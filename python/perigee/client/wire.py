@@ -31,32 +31,158 @@ def u32s(values):
     return struct.pack("<I", len(a)) + a.tobytes()
 
 
+class Malformed(Exception):
+    """The Manager has said what it may not: whatever it says next on this connection cannot be believed."""
+
+
 class Reader:
-    """Takes fields from a payload."""
+    """Takes fields from a payload; Malformed if they are not there."""
 
     def __init__(self, payload):
         self.payload, self.at = payload, 0
 
     def take(self, layout):
         s = struct.Struct("<" + layout)
-        v = s.unpack_from(self.payload, self.at)
-        self.at += s.size
+        raw = self._bytes(s.size)
+        v = s.unpack(raw)
         return v if len(v) > 1 else v[0]
 
-    def text(self):
-        n = self.take("I")
-        raw = bytes(self.payload[self.at:self.at + n])
+    def _bytes(self, n):
+        raw = self.payload[self.at:self.at + n]
+        if len(raw) < n:
+            raise Malformed(f"{n} bytes are wanted where {len(raw)} are left")
         self.at += n
-        return raw.decode("utf-8", "replace")
+        return raw
+
+    def text(self):
+        return bytes(self._bytes(self.take("I"))).decode("utf-8", "replace")
 
     def u32s(self):
-        n = self.take("I")
-        a = array.array("I", bytes(self.payload[self.at:self.at + 4 * n]))
-        self.at += 4 * n
+        a = array.array("I", bytes(self._bytes(4 * self.take("I"))))
         return a.tolist()
 
-    def arenas(self):
-        return [self.take("IIIQ") for _ in range(self.take("I"))]
+    def many(self, layout):
+        """A count, and as many records."""
+        s, n = struct.Struct("<" + layout), self.take("I")
+        return list(s.iter_unpack(self._bytes(n * s.size)))
+
+    def of(self, words):
+        """A byte that chooses among words."""
+        i = self.take("B")
+        if i >= len(words):
+            raise Malformed(f"{i} where there are {len(words)}")
+        return words[i]
+
+    def end(self, value=None):
+        """Nothing may be left. It returns what it is given."""
+        if self.at != len(self.payload):
+            raise Malformed(f"{len(self.payload) - self.at} bytes too many")
+        return value
+
+
+# What the Manager says, each from a frame's payload.
+
+WHY = ("found", "missing", "too_large", "timed_out", "unreadable")
+OUTCOMES = ("done", "failed", "mismatch")
+
+
+def welcome(r):
+    v = r.take("H"), r.text(), *r.take("III")
+    return r.end(v)
+
+
+def registered(r):
+    """(token, instance id)."""
+    v = r.take("16s32s")
+    r.u32s()
+    r.many("IIIQ")
+    return r.end(v)
+
+
+def arenas(r):
+    """(id, slots, bytes of a slot, bytes to map) of each: Attached and Arenas."""
+    return r.end(r.many("IIIQ"))
+
+
+def granted(r):
+    """([(disposition, slot)], chain)."""
+    r.take("Q")
+    slots = r.many("B12s")
+    return r.end((slots, r.take("QQ")))
+
+
+def published(r):
+    """(op, sealed, dropped)."""
+    return r.end(r.take("QII"))
+
+
+def copied_in(r, pages):
+    """What became of each of so many pages, a byte each."""
+    n = r.take("I")
+    if n != pages:
+        raise Malformed(f"{n} pages where {pages} were to be copied")
+    return r.end(r._bytes(n))
+
+
+def ready(r):
+    """(why, index, generation, hits, arenas)."""
+    r.take("QQ")
+    v = r.of(WHY), *r.take("II"), r.u32s(), r.u32s()
+    return r.end(v)
+
+
+def candidates(r):
+    r.take("QQ")
+    return r.end(tuple(r.u32s() for _ in range(r.take("I"))))
+
+
+def ticket(r):
+    """(op, revision) of a query."""
+    return r.end(r.take("QQ"))
+
+
+def plan(r):
+    """(index of the first page, pages of the whole plan, [(arena, slot, generation, bytes, sum)])."""
+    first, total = r.take("IIIII")[3:]
+    pages = r.many("IIIIQ")
+    if first + len(pages) > total or not pages and first != total:
+        raise Malformed(f"{len(pages)} pages from {first} of {total}")
+    return r.end((first, total, pages))
+
+
+def spoiled(r):
+    """The page."""
+    return r.end(r.take("IIII")[3])
+
+
+def copied_out(r):
+    """(good, total, outcome)."""
+    r.take("III")
+    outcome = r.of(OUTCOMES)
+    good, total = r.take("II")
+    if good > total:
+        raise Malformed(f"{good} pages of {total}")
+    return r.end((good, total, outcome))
+
+
+def restored(r):
+    """Whether all consumers have all."""
+    return r.end(r.take("IIB")[2] != 0)
+
+
+def refused(r):
+    """(class, text)."""
+    cls = r.take("BHI")[1]
+    return r.end((cls, r.text()))
+
+
+def closing(r):
+    cls = r.take("H")
+    return r.end((cls, r.text()))
+
+
+def nothing(r):
+    return r.end()
 
 
 class Frame:
@@ -67,8 +193,8 @@ class Frame:
     def __init__(self, kind, ref, epoch, session, payload, fds):
         self.kind, self.ref, self.epoch, self.session, self.payload, self.fds = kind, ref, epoch, session, payload, fds
 
-    def reader(self):
-        return Reader(self.payload)
+    def read(self, parse):
+        return parse(Reader(self.payload))
 
 
 class Link:

@@ -56,8 +56,8 @@ class Breaker:
 
 
 class Backoff:
-    """Of a rank's saves: after a step that waited for its whole budget, the saves of the next steps are dropped for a pause, which doubles as long as no step gets by
-    within its budget."""
+    """A pause after a failure, which doubles as long as nothing succeeds. Of a rank's saves: after a step that waited for its whole budget those of the next steps are
+    dropped. Of its session: after one that could not be joined."""
 
     def __init__(self):
         self._until, self._pause, self.strikes = 0.0, 0.0, 0

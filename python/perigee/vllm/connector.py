@@ -10,6 +10,7 @@ from vllm.logger import init_logger
 from .. import client
 from . import facts, working
 from . import trace as tracing
+from .adapters import Adapters
 from .broker import Broker
 from .messages import Facts, Step
 from .pages import Pages
@@ -45,7 +46,8 @@ class Handshake(Facts, KVConnectorHandshakeMetadata):
 
 class PerigeeConnector(KVConnectorBase_V1):
     """kv_connector_extra_config: socket, instance (a name, the engine's id by default), scope, weight_version, model_content, lookup_ms, save_ms, load_ms,
-    trace (a folder for the files of trace.py; none), least_blocks (restoring fewer is not worth it; 1), model and url as the Manager's KV events are to say them, pool_bytes, allow_unqualified_version.
+    trace (a folder for the files of trace.py; none), least_blocks (restoring fewer is not worth it; 1), model and url as the Manager's KV events are to say them, pool_bytes, allow_unqualified_version,
+    adapters_immutable (nobody ever writes again where an adapter was loaded from).
 
     It is no SupportsHMA: hybrid models' groups have rules of their own, which are not built. vLLM then makes one group of what it can."""
 
@@ -76,7 +78,7 @@ class PerigeeConnector(KVConnectorBase_V1):
         budget, self._trace = self._extra.get("lookup_ms", LOOKUP_MS) / 1000, tracing.make(self._extra.get("trace"), "scheduler")
         self._broker = Broker(self._register, self._config.parallel_config.tensor_parallel_size, logger, budget, self._trace)
         self._scheduling = Scheduling(
-            self._broker, self._block, facts.Adapters(logger), loads=t.is_kv_consumer, saves=t.is_kv_producer,
+            self._broker, self._block, Adapters(logger, bool(self._extra.get("adapters_immutable"))), loads=t.is_kv_consumer, saves=t.is_kv_producer,
             budget_s=budget, least_blocks=self._extra.get("least_blocks", 1), trace=self._trace)
 
     def set_xfer_handshake_metadata(self, metadata):

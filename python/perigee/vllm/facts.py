@@ -3,9 +3,7 @@
 import hashlib
 import json
 import os
-import pathlib
 import platform
-import threading
 import uuid
 
 import torch
@@ -133,45 +131,3 @@ def content(config, extra):
     if not commit:
         raise ValueError(f"{model.model} is neither a path nor of a known commit: declare model_content, 64 hexadecimal digits, in kv_connector_extra_config")
     return fingerprint.of_revision(model.model, commit)
-
-
-class Adapters:
-    """Fingerprints of LoRA adapters, each taken in a thread; a call answers (known, digest) at once."""
-
-    # Adapters that are kept. An engine serves some dozens; beyond it the oldest are read again.
-    MOST = 256
-
-    def __init__(self, log):
-        self._log, self._digests, self._pending, self._lock = log, {}, set(), threading.Lock()
-
-    def __call__(self, lora):
-        path = lora.lora_path
-        with self._lock:
-            if path in self._digests:
-                stamp, digest = self._digests[path]
-                if stamp == _stamp(path):
-                    return digest is not None, digest
-            if path not in self._pending:
-                self._pending.add(path)
-                threading.Thread(target=self._read, args=(path,), name="perigee-adapter", daemon=True).start()
-        return False, None
-
-    def _read(self, path):
-        digest, stamp = None, _stamp(path)
-        try:
-            digest = fingerprint.of_path(path)
-        except Exception as e:
-            self._log.warning("Perigee: requests with the adapter %s are left alone: %s", path, e)
-        with self._lock:
-            self._pending.discard(path)
-            self._digests[path] = (stamp, digest)
-            while len(self._digests) > self.MOST:
-                del self._digests[next(iter(self._digests))]
-
-
-def _stamp(path):
-    """What changes when a file of an adapter does: few files, a stat each."""
-    try:
-        return tuple((p.name, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for p in sorted(pathlib.Path(path).iterdir()) for s in [p.stat()])
-    except OSError:
-        return None

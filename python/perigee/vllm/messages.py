@@ -27,6 +27,7 @@ class Save:
     blocks: list
     lora: str = ""
     salt: str = ""
+    adapter: Optional[tuple] = None  # its files' path, and the stamp that they must still have: else the weights may be others
 
 
 @dataclass

@@ -16,12 +16,14 @@ MOST_IN_A_SAVE = 512
 class Tracked:
     """What is known of a request."""
 
-    __slots__ = ("request", "names", "identity", "query", "start", "local", "until", "settled", "preemptions", "saved", "used")
+    __slots__ = ("request", "names", "identity", "adapter", "alone", "query", "start", "local", "until", "settled", "preemptions", "saved", "used")
 
     def __init__(self, request):
         self.request = request
         self.names = []  # of its complete blocks, as far as they were needed
         self.identity = None  # bytes once it is known
+        self.adapter = None  # where its adapter's files are, and what they were like when their digest was taken
+        self.alone = False  # its adapter's weights are not known for certain
         self.preemptions = request.num_preemptions
         self.saved = 0  # blocks that the workers were told to save
         self.used = False  # something of it was computed, since it came or was preempted
@@ -32,8 +34,8 @@ class Tracked:
 
 
 class Scheduling:
-    """loads and saves say what this engine does at all, budget_s how long a request may be "not known yet", adapters gives (known, digest) of
-    a LoRA request without waiting."""
+    """loads and saves say what this engine does at all, budget_s how long a request may be "not known yet", adapters gives (digest, stamp) of
+    a LoRA request without waiting: None if it is not known yet, a digest of None if the request is to be left alone."""
 
     def __init__(self, broker, block_tokens, adapters, *, loads=True, saves=True, budget_s=0.25, least_blocks=1, clock=time.monotonic, trace=tracing.none):
         self.broker, self.block, self.adapters = broker, block_tokens, adapters
@@ -53,12 +55,16 @@ class Scheduling:
         return t
 
     def _names(self, t, count):
-        """The first count names, or None as long as the request's adapter is not known."""
+        """The first count names, or None as long as the request's adapter is not known, and if it is left alone."""
         if t.identity is None:
             lora = t.request.lora_request
-            known, digest = (True, None) if lora is None else self.adapters(lora)
-            if not known:
-                return None
+            digest = None
+            if lora is not None:
+                found = self.adapters(lora)
+                t.alone = found is not None and found[0] is None
+                if found is None or t.alone:
+                    return None
+                digest, t.adapter = found[0], (lora.lora_path, found[1])
             t.identity = client.request_id(lora=digest, salt=t.request.cache_salt or "")
         for h in t.request.block_hashes[len(t.names):count]:
             t.names.append(client.block_name(bytes(h), t.identity))
@@ -107,7 +113,7 @@ class Scheduling:
         return True
 
     def _later(self, t):
-        return (None, False) if self.clock() < t.until else self._settle(t)
+        return (None, False) if self.clock() < t.until and not t.alone else self._settle(t)
 
     def _settle(self, t):
         self._drop(t)
@@ -166,7 +172,7 @@ class Scheduling:
             first, end = t.saved, min(full, t.saved + MOST_IN_A_SAVE)
             raw = array.array("I", r.all_token_ids[first * self.block:end * self.block]).tobytes()
             lora = r.lora_request.lora_name if r.lora_request else ""
-            out.saves.append(Save(r.request_id, names[first:end], names[first - 1] if first else NO_BLOCK, raw, list(blocks[first:end]), lora, r.cache_salt or ""))
+            out.saves.append(Save(r.request_id, names[first:end], names[first - 1] if first else NO_BLOCK, raw, list(blocks[first:end]), lora, r.cache_salt or "", t.adapter))
             t.saved = end
 
     def arrived(self, request):

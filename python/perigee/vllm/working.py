@@ -7,6 +7,7 @@ import time
 
 from .. import client
 from . import trace as tracing
+from .adapters import stamp
 from .breaker import Backoff, Silence
 
 # A step's saves wait at most this long for the engine's forward pass, which has raised if it takes longer: then nobody will say that it has ended.
@@ -21,11 +22,13 @@ class _Joined:
 
 
 class Joining:
-    """Joins the session of which the scheduler tells. make(credentials) gives a client.Session."""
+    """Joins the session of which the scheduler tells. make(credentials) gives a client.Session. One that could not be joined is tried again after a pause, which
+    doubles: the scheduler goes on to lease for this rank, and a Manager that was full for a moment must not cost the rank all of them."""
 
-    def __init__(self, make):
-        self._make, self._lock = make, threading.Lock()
-        self._joined, self._failed, self._wanted = {}, None, None
+    def __init__(self, make, clock=time.monotonic):
+        self._make, self._clock, self._lock = make, clock, threading.Lock()
+        self._joined, self._wanted = {}, None
+        self._failed, self._backoff = None, Backoff()  # the credentials that the pause is of
 
     @contextlib.contextmanager
     def use(self, credentials):
@@ -40,14 +43,16 @@ class Joining:
 
     def _enter(self, credentials):
         with self._lock:
-            if credentials == self._failed:
-                raise client.Lost("the session could not be joined")
             j = self._joined.get(credentials)
             if j is None:
+                if credentials != self._failed:
+                    self._failed, self._backoff = credentials, Backoff()
+                if not self._backoff.allows(self._clock()):
+                    raise client.Lost("the session could not be joined a moment ago")
                 try:
                     j = self._joined[credentials] = _Joined(self._make(credentials))
                 except (client.PerigeeError, OSError):
-                    self._failed = credentials
+                    self._backoff.strike(self._clock())
                     raise
             if j.dead:
                 raise client.Lost("the session has ended")
@@ -232,6 +237,8 @@ class Saver:
         def write(i, slot):
             if not s.computed.wait(FORWARD_S):
                 raise _Dropped
+            if i == 0 and save.adapter is not None and stamp(save.adapter[0]) != save.adapter[1]:
+                raise _Dropped  # this step may have loaded other weights than those that the names are of
             with s.lock:
                 if s.ended:
                     raise _Dropped

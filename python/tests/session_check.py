@@ -1,0 +1,243 @@
+"""The client against a Manager that lies, and its parsers against anything: python3 python/tests/session_check.py [SEED]."""
+
+import array
+import contextlib
+import os
+import pathlib
+import random
+import socket
+import struct
+import sys
+import tempfile
+import threading
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+from perigee import client  # noqa: E402
+from perigee.client import wire  # noqa: E402
+
+SEED = int(sys.argv.pop()) if len(sys.argv) > 1 and sys.argv[-1].isdigit() else random.randrange(1 << 30)
+
+PARSERS = {
+    "welcome": wire.welcome, "registered": wire.registered, "arenas": wire.arenas, "granted": wire.granted, "published": wire.published, "ready": wire.ready,
+    "candidates": wire.candidates, "plan": wire.plan, "spoiled": wire.spoiled, "copied_out": wire.copied_out, "restored": wire.restored, "refused": wire.refused,
+    "closing": wire.closing, "copied_in": lambda r: wire.copied_in(r, 3),
+}
+
+P = struct.pack
+# A payload of each that is as it should be.
+GOOD = {
+    "welcome": P("<H", 1) + wire.text("p") + P("<III", 8, 8, 8192), "registered": bytes(48) + wire.u32s([0]) + P("<I", 1) + P("<IIIQ", 0, 1, 4096, 4096),
+    "arenas": P("<I", 2) + P("<IIIQ", 0, 1, 4096, 4096) * 2, "granted": P("<QI", 1, 2) + P("<BIII", 0, 0, 1, 7) * 2 + P("<QQ", 5, 6),
+    "published": P("<QII", 1, 2, 3), "ready": P("<QQBII", 1, 1, 0, 4, 9) + wire.u32s([3, 2]) + wire.u32s([0]),
+    "candidates": P("<QQI", 1, 1, 2) + wire.u32s([1]) + wire.u32s([2, 3]), "plan": P("<IIIIII", 1, 2, 0, 0, 1, 1) + P("<IIIIQ", 0, 3, 4, 5000, 9),
+    "spoiled": P("<IIII", 1, 2, 0, 5), "copied_out": P("<IIIBII", 1, 2, 0, 2, 3, 4), "restored": P("<IIB", 1, 2, 1), "refused": P("<BHI", 1, 8, 0) + wire.text("why"),
+    "closing": P("<H", 12) + wire.text("late"), "copied_in": P("<I", 3) + b"\0\1\2",
+}
+
+
+class Parsing(unittest.TestCase):
+    def test_as_they_should_be(self):
+        want = {
+            "welcome": (1, "p", 8, 8, 8192), "registered": (bytes(16), bytes(32)), "arenas": [(0, 1, 4096, 4096)] * 2,
+            "granted": ([(0, P("<III", 0, 1, 7))] * 2, (5, 6)), "published": (1, 2, 3), "ready": ("found", 4, 9, [3, 2], [0]), "candidates": ([1], [2, 3]),
+            "plan": (0, 1, [(0, 3, 4, 5000, 9)]), "spoiled": 5, "copied_out": (3, 4, "mismatch"), "restored": True, "refused": (8, "why"), "closing": (12, "late"),
+            "copied_in": b"\0\1\2",
+        }
+        for name, parse in PARSERS.items():
+            self.assertEqual(parse(wire.Reader(GOOD[name])), want[name], name)
+
+    def test_cut_short_or_too_long(self):
+        for name, parse in PARSERS.items():
+            good = GOOD[name]
+            for raw in [good[:i] for i in range(len(good))] + [good + b"\0"]:
+                with self.assertRaises(wire.Malformed, msg=f"{name}: {raw.hex()}"):
+                    parse(wire.Reader(raw))
+
+    def test_anything(self):
+        """Whatever comes: a value or Malformed, and no more memory than some times what has come."""
+        r = random.Random(SEED)
+        good = malformed = 0
+        for _ in range(30_000):
+            name = r.choice(list(PARSERS))
+            raw = bytearray(GOOD[name])
+            for _ in range(r.randrange(4)):
+                match r.randrange(4):
+                    case 0:
+                        raw[r.randrange(len(raw))] = r.choice((0, 1, 2, 0x7f, 0x80, 0xff, r.randrange(256)))
+                    case 1:
+                        at = r.randrange(len(raw) + 1)
+                        raw[at:at] = r.randbytes(r.randrange(9))
+                    case 2:
+                        del raw[r.randrange(len(raw)):][:r.randrange(9)]
+                    case 3:
+                        at = r.randrange(len(raw))
+                        raw[at:at + 4] = P("<I", r.choice((0, 1, 0xffffffff, 0x7fffffff, 1 << 20, r.randrange(1 << 32))))
+                raw = raw or bytearray(1)
+            try:
+                PARSERS[name](wire.Reader(bytes(raw)))
+                good += 1
+            except wire.Malformed:
+                malformed += 1
+            except Exception as e:
+                raise AssertionError(f"seed {SEED}: {name}: {bytes(raw).hex()}: {e!r}") from e
+        self.assertGreater(min(good, malformed), 1000, f"seed {SEED}")
+
+
+def frame(kind, ref, payload=b"", nfds=0):
+    return wire.HEADER.pack(len(payload), kind, 0, nfds, ref, 1, 1, 0) + payload
+
+
+class Manager:
+    """Lets a client in and answers its first question on one of its connections with bytes of the test's choice. It serves one session."""
+
+    SLOTS, SLOT = 4, 4096
+
+    def __init__(self, path, query=b"", publish=b"", hang_up=False):
+        self.answers, self.hang_up, self.ended = {1: query, 2: publish}, hang_up, threading.Semaphore(0)
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.bind(path)
+        self.listener.listen()
+        self.threads = [threading.Thread(target=self._accept)]
+        self.threads[0].start()
+
+    def _accept(self):
+        while True:
+            try:
+                conn, _ = self.listener.accept()
+            except OSError:
+                return
+            t = threading.Thread(target=self._serve, args=(conn,))
+            self.threads.append(t)
+            t.start()
+
+    def _serve(self, conn):
+        with conn:
+            role = 1
+            while (head := self._read(conn, wire.HEADER.size)) is not None:
+                n, kind, _, _, ref, *_ = wire.HEADER.unpack(head)
+                body = self._read(conn, n)
+                if kind == wire.HELLO:
+                    conn.sendall(frame(wire.WELCOME, ref, GOOD["welcome"]))
+                elif kind == wire.REGISTER:
+                    conn.sendall(frame(wire.REGISTERED, ref, bytes(48) + wire.u32s([]) + P("<I", 0)))
+                elif kind == wire.ATTACH:
+                    role, fd = body[16], os.memfd_create("arena")
+                    os.truncate(fd, self.SLOTS * self.SLOT)
+                    said = frame(wire.ATTACHED, ref, P("<I", 1) + P("<IIIQ", 0, self.SLOTS, self.SLOT, self.SLOTS * self.SLOT), 1)
+                    conn.sendmsg([said], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+                    os.close(fd)
+                elif kind in (wire.GOODBYE, wire.LEAVE):
+                    conn.sendall(frame(wire.BYE, ref))
+                else:
+                    conn.sendall(self.answers.pop(role, b"").replace(b"REFREFRE", P("<Q", ref)))
+                    if self.hang_up:
+                        return
+        self.ended.release()
+
+    @staticmethod
+    def _read(conn, n):
+        got = b""
+        while len(got) < n:
+            more = conn.recv(n - len(got))
+            if not more:
+                return None
+            got += more
+        return got
+
+    def close(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        for t in self.threads:
+            t.join()
+
+
+REF = int.from_bytes(b"REFREFRE", "little")  # the question's, in an answer
+
+
+def namespace():
+    return {
+        "engine": {"name": "test", "version": "1"}, "model": {"content": b"\1" + bytes(31)},
+        "compute": {"dtype": "bfloat16", "device": "cpu", "isa": "avx2", "attention": "plain"}, "hash": {"algorithm": "sha256", "tokens": 16},
+        "layout": {"order": "HND", "kv_dtype": "bfloat16", "format": "raw", "block_tokens": 16,
+                   "groups": [{"components": 1, "rule": 1, "segments": [{"dtype": "bfloat16", "bytes": 4096}]}]},
+    }
+
+
+class Lying(unittest.TestCase):
+    """Acknowledgements that are stuck, malformed, or another's: the engine hears Lost, at once where nothing has to be waited for, and nothing leaks."""
+
+    @contextlib.contextmanager
+    def session(self, timeout=20.0, **answers):
+        with tempfile.TemporaryDirectory() as folder:
+            path = f"{folder}/s"
+            fds = len(os.listdir("/proc/self/fd"))
+            m = Manager(path, **answers)
+            try:
+                s = client.Session(path, "test", [namespace()], timeout=timeout)
+                try:
+                    yield s, m
+                finally:
+                    s.close()
+            finally:
+                m.close()
+            self.assertEqual(len(os.listdir("/proc/self/fd")), fds, "descriptors leak")
+
+    def test_publish(self):
+        one = lambda slot: frame(wire.GRANTED, REF, P("<QI", 1, 1) + P("<B", 0) + slot + P("<QQ", 5, 6))
+        for name, answer, hang_up in (
+            ("stuck", b"", False),
+            ("too few slots", frame(wire.GRANTED, REF, P("<QI", 1, 0) + P("<QQ", 5, 6)), False),
+            ("more slots than it has", frame(wire.GRANTED, REF, P("<QI", 1, 0xffffffff)), False),
+            ("a slot that is not there", one(P("<III", 0, 99, 1)), False),
+            ("an arena that is not there", one(P("<III", 7, 0, 1)), False),
+            ("another answer", frame(wire.PONG, REF), False),
+            ("short", frame(wire.GRANTED, REF, b"\1\2"), False),
+            ("cut off", frame(wire.GRANTED, REF, GOOD["granted"])[:wire.HEADER.size + 10], True),
+            ("a frame without end", wire.HEADER.pack(wire.MAX_FRAME + 1, wire.GRANTED, 0, 0, REF, 1, 1, 0), False),
+            ("the end", frame(wire.CLOSING, 0, GOOD["closing"]), False),
+            ("a malformed end", frame(wire.CLOSING, 0, b"\1"), False),
+            ("granted and stuck", one(P("<III", 0, 1, 1)), False),
+            ("granted, and a malformed end", one(P("<III", 0, 1, 1)) + frame(wire.PUBLISHED, REF, b"\1"), False),
+        ):
+            with self.subTest(name), self.session(0.05 if "stuck" in name else 20.0, publish=answer, hang_up=hang_up) as (s, _):
+                written = []
+                with self.assertRaises(client.Lost):
+                    s.publish([client.Block(bytes([1]) * 32, tokens=(1,))], lambda i, view: written.append(i))
+                self.assertEqual(written, [0] if name.startswith("granted") else [])
+                if "stuck" not in name:
+                    with self.assertRaises(client.Lost):  # and it stays lost
+                        s.publish([client.Block(bytes([1]) * 32, tokens=(1,))], lambda i, view: self.fail("written"))
+
+    def test_query(self):
+        ready = lambda why=0, rest=wire.u32s([1]) + wire.u32s([0]): frame(wire.READY, REF, P("<QQBII", 1, 1, why, 1, 1) + rest)
+        for name, answer in (("stuck", b""), ("a reason that is none", ready(99)), ("short", ready(0, b"")), ("another answer", frame(wire.BYE, REF)), ("too long", ready() + b""),
+                             ("a malformed refusal", frame(wire.REFUSED, REF, b"\1"))):
+            with self.subTest(name), self.session(0.05 if name == "stuck" else 20.0, query=answer) as (s, _):
+                if name == "too long":
+                    self.assertEqual(s.query([(0, [bytes(32)])]).lease, client.Lease(1, 1, [1], [0]))
+                    continue
+                with self.assertRaises(client.Lost):
+                    s.query([(0, [bytes(32)])])
+
+    def test_restore(self):
+        plan = lambda *page, first=0, total=1: frame(wire.PLAN, REF, P("<IIIIII", 1, 1, 0, first, total, 1) + P("<IIIIQ", *page))
+        for name, answer in (("stuck", b""), ("a slot that is not there", plan(0, 99, 1, 4096, 0)), ("a page that is too long", plan(0, 1, 1, 1 << 30, 0)),
+                             ("pages beyond the end", plan(0, 1, 1, 4096, 0, first=5)), ("short", frame(wire.PLAN, REF, b"\1"))):
+            with self.subTest(name), self.session(0.05 if name == "stuck" else 20.0, query=answer) as (s, _):
+                with self.assertRaises(client.Lost):
+                    s.restore(client.Lease(1, 1, [1], [0]), 0, lambda i, view: self.fail("a page that is not there"))
+
+    def test_what_the_manager_copies_is_waited_for(self):
+        """An answer that is none has not said that the pieces are ours again: only the connection's end has."""
+        for name, answer in (("short", frame(wire.COPIED_OUT, REF, b"\1")), ("another", frame(wire.PONG, REF))):
+            with self.subTest(name), self.session(query=answer) as (s, m):
+                with self.assertRaises(client.Lost):
+                    s.restore_into(client.Lease(1, 1, [1], [0]), 0, client.session.Pages([1], P("<IQI", 3, 0, 4096)))
+                self.assertTrue(m.ended.acquire(timeout=20), "it did not wait for the Manager's end")
+
+
+if __name__ == "__main__":
+    print("seed", SEED)
+    unittest.main()
