@@ -24,15 +24,16 @@ const (
 
 // cli is the whole command line, one field a command.
 type cli struct {
-	Serve   serveCmd   `cmd:"" help:"Run the gateway."`
-	Cache   cacheCmd   `cmd:"" help:"Run the Cache Manager: pages of KV state in memory that engines of this host share."`
-	Engine  engineCmd  `cmd:"" help:"Run simulated engines."`
-	Index   indexCmd   `cmd:"" help:"Serve a prefix index to gateways."`
-	Check   checkCmd   `cmd:"" help:"Judge configurations without starting anything."`
-	Demo    demoCmd    `cmd:"" help:"Show the main job on this machine: a real trace through simulated engines."`
-	Replay  replayCmd  `cmd:"" help:"Try policies on a trace of requests, in virtual time."`
-	Explain explainCmd `cmd:"" help:"Ask a running gateway why a request went where it went."`
-	Version versionCmd `cmd:"" help:"Print the version and exit."`
+	Serve       serveCmd       `cmd:"" help:"Run the gateway."`
+	Cache       cacheCmd       `cmd:"" help:"Run the Cache Manager: pages of KV state in memory that engines of this host share."`
+	Engine      engineCmd      `cmd:"" help:"Run simulated engines."`
+	Index       indexCmd       `cmd:"" help:"Serve a prefix index to gateways."`
+	Check       checkCmd       `cmd:"" help:"Judge configurations without starting anything."`
+	Demo        demoCmd        `cmd:"" help:"Show the main job on this machine: a real trace through simulated engines."`
+	Replay      replayCmd      `cmd:"" help:"Try policies on a trace of requests, in virtual time."`
+	Explain     explainCmd     `cmd:"" help:"Ask a running gateway why a request went where it went."`
+	Fingerprint fingerprintCmd `cmd:"" help:"Print by what content engines and Cache Managers know a model."`
+	Version     versionCmd     `cmd:"" help:"Print the version and exit."`
 }
 
 // runContext is what every command gets to work with.

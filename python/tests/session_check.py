@@ -1,4 +1,4 @@
-"""The client against a Manager that lies, and its parsers against anything: python3 python/tests/session_check.py [SEED]."""
+"""The client against a Manager that lies, its parsers against anything, and what it remembers of files: python3 python/tests/session_check.py [SEED]."""
 
 import array
 import contextlib
@@ -10,12 +10,14 @@ import struct
 import sys
 import tempfile
 import threading
+import time
 import unittest
+import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from perigee import client  # noqa: E402
-from perigee.client import wire  # noqa: E402
+from perigee.client import fingerprint, wire  # noqa: E402
 
 SEED = int(sys.argv.pop()) if len(sys.argv) > 1 and sys.argv[-1].isdigit() else random.randrange(1 << 30)
 
@@ -236,6 +238,66 @@ class Lying(unittest.TestCase):
                 with self.assertRaises(client.Lost):
                     s.restore_into(client.Lease(1, 1, [1], [0]), 0, client.session.Pages([1], P("<IQI", 3, 0, 4096)))
                 self.assertTrue(m.ended.acquire(timeout=20), "it did not wait for the Manager's end")
+
+
+class Fingerprints(unittest.TestCase):
+    """Files that were read before are not read again, and nothing else is believed."""
+
+    def setUp(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.model, self.file = self.folder / "model", self.folder / "kept" / "fingerprints.json"
+        self.model.mkdir()
+        for i in range(3):
+            (self.model / f"{i}.safetensors").write_bytes(bytes([i]) * 100)
+        self.read = []
+        original = fingerprint._read
+        self.enterContext(unittest.mock.patch.object(fingerprint, "_read", lambda file, *a: self.read.append(file.name) or original(file, *a)))
+        self.want = fingerprint.of_path(self.model)
+
+    def reads(self, later_s=10, want=None):
+        """How many files are read, where the clock is that much after they were written."""
+        self.read.clear()
+        known = fingerprint.Known(str(self.file), lambda: time.time_ns() + later_s * 10**9)
+        self.assertEqual(fingerprint.of_path(self.model, known), want or self.want)
+        return len(self.read)
+
+    def test_once(self):
+        self.assertEqual((self.reads(), self.reads()), (3, 0))
+        self.assertEqual(self.file.stat().st_mode & 0o777, 0o600)
+
+    def test_a_file_that_has_changed(self):
+        self.reads()
+        (self.model / "1.safetensors").write_bytes(b"\7" * 100)
+        other = fingerprint.of_path(self.model)
+        self.assertNotEqual(other, self.want)
+        self.assertEqual((self.reads(want=other), self.reads(want=other)), (1, 0))
+
+    def test_files_that_are_too_young_are_read_again(self):
+        self.assertEqual((self.reads(0), self.reads(0), self.reads()), (3, 3, 3))
+        self.assertEqual(self.reads(), 0)
+
+    def test_what_is_not_believed(self):
+        self.reads()
+        good = self.file.read_bytes()
+        for name, change in (
+            ("others may write it", lambda: self.file.chmod(0o620)), ("garbage", lambda: self.file.write_bytes(os.urandom(100))), ("nothing", lambda: self.file.write_bytes(b"")),
+            ("another version", lambda: self.file.write_bytes(good.replace(b'"version": 1', b'"version": 2'))), ("short digests", lambda: self.file.write_bytes(good.replace(b'"]', b'00"]'))),
+            ("too deep", lambda: self.file.write_bytes(b"[" * 100_000)), ("too long", lambda: self.file.write_bytes(good + b" " * (8 << 20))), ("a list", lambda: self.file.write_bytes(b"[1]")),
+        ):
+            with self.subTest(name):
+                self.file.write_bytes(good)
+                self.file.chmod(0o600)
+                change()
+                self.assertEqual((self.reads(), self.reads()), (3, 0))
+
+    def test_where_it_cannot_be_kept(self):
+        self.file = pathlib.Path("/proc/nothing/fingerprints.json")
+        self.assertEqual((self.reads(), self.reads()), (3, 3))
+
+    def test_no_more_than_a_bound(self):
+        with unittest.mock.patch.object(fingerprint.Known, "MOST", 2):
+            self.reads()
+            self.assertEqual(self.reads(), 1)
 
 
 if __name__ == "__main__":

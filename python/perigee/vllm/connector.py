@@ -47,7 +47,7 @@ class Handshake(Facts, KVConnectorHandshakeMetadata):
 class PerigeeConnector(KVConnectorBase_V1):
     """kv_connector_extra_config: socket, instance (a name, the engine's id by default), scope, weight_version, model_content, lookup_ms, save_ms, load_ms,
     trace (a folder for the files of trace.py; none), least_blocks (restoring fewer is not worth it; 1), model and url as the Manager's KV events are to say them, pool_bytes, allow_unqualified_version,
-    adapters_immutable (nobody ever writes again where an adapter was loaded from).
+    adapters_immutable (nobody ever writes again where an adapter was loaded from), fingerprints (a file that remembers digests of the model's files).
 
     It is no SupportsHMA: hybrid models' groups have rules of their own, which are not built. vLLM then makes one group of what it can."""
 
