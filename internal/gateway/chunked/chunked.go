@@ -32,6 +32,24 @@ func ParseSize(line []byte) (n int64, ok bool) {
 	return n, digits > 0
 }
 
+// Excess is what a body's chunks have had beside data: more than [Excess.Add] lets pass is a sender who has us read for nothing, since neither a limit on the
+// body nor one on a line counts it. The zero value is for a body's beginning. It belongs to whoever reads the body.
+type Excess int64
+
+// What is let pass, in bytes: so much for each chunk, which one of a byte needs with its size and line ends, twice the chunk's data, and so much
+// more in all. It is net/http's.
+const (
+	perChunk = 16
+	inAll    = 16 << 10
+)
+
+// Add takes in a chunk of n bytes behind a line of so many, its end not counted, and tells whether that may pass.
+func (e *Excess) Add(line int, n int64) bool {
+	allowed := perChunk + 2*min(n, inAll) // more would be of no use, and must not overflow
+	*e = max(0, *e+Excess(line)+2*Excess(len("\r\n"))-Excess(allowed))
+	return *e <= inAll
+}
+
 // tail tells whether white space and an extension are all that stands behind a size.
 func tail(rest []byte) bool {
 	for _, c := range rest {

@@ -5,9 +5,8 @@ import (
 	"io"
 	"net/http"
 
-	"github.com/perigee-llm/perigee/internal/gateway/sock"
-
 	"github.com/perigee-llm/perigee/internal/gateway/chunked"
+	"github.com/perigee-llm/perigee/internal/gateway/sock"
 )
 
 const (
@@ -18,7 +17,10 @@ const (
 	maxDrain = 256 << 10
 )
 
-var errChunk = errors.New("malformed chunk")
+var (
+	errChunk  = errors.New("malformed chunk")
+	errExcess = errors.New("chunks that are mostly not data")
+)
 
 // body is a request's body. The connection's next request uses it again.
 type body struct {
@@ -27,6 +29,7 @@ type body struct {
 	short   bool  // all of it is at most sock.Most
 	left    int64 // of the fixed body, or of the chunk at hand
 	inner   bool  // a chunk has begun, so its end must come before the next
+	excess  chunked.Excess
 	expect  bool  // the client waits for 100 Continue before it sends
 	err     error // how it ended; io.EOF: it was read
 }
@@ -135,6 +138,9 @@ func (b *body) nextChunk() error {
 	size, ok := chunked.ParseSize(line)
 	if !ok {
 		return errChunk
+	}
+	if !b.excess.Add(len(line), size) {
+		return errExcess
 	}
 	if size > 0 {
 		b.left, b.inner = size, true

@@ -7,11 +7,14 @@
 // It promises:
 //
 //   - What it takes as a request, net/http takes too, and in the same way (FuzzRequest). It refuses more: a length and chunks together, lines
-//     that are folded or end in LF alone, chunks for HTTP/1.0, versions other than 1.0 and 1.1. A guess is what smuggling needs.
+//     that are folded or end in LF alone, chunks for HTTP/1.0, versions other than 1.0 and 1.1, a Trailer that announces a field of framing also where
+//     there are no chunks, an Expect that is not only 100-continue, chunk lines above 256 bytes. A guess is what smuggling needs. A head may have
+//     1,000 fields and exactly the bytes that are set, where net/http lets some 4 KiB more pass.
 //   - A request's context ends when its client leaves, closes its direction for sending, or its handler returns. On Linux the system tells of
 //     the first two through one epoll for all connections, whatever of theirs is unread; elsewhere a goroutine of each connection reads ahead.
 //   - Memory of a connection that waits for a request, or whose handler waits, is fixed: no buffer of ours. A head is bounded, whole.
-//   - A head, a silence between requests, and a refusal's way out have time-outs; bodies and answers have those that the handler sets.
+//   - A head, a silence between requests, and a refusal's way out have time-outs; bodies and answers have those that the handler sets. It must set
+//     both deadlines, for reading where there is a body and for writing: those of the request before are still there, and a first one has none.
 //   - An answer and its head are written with one system call if they are there together, and so is each part of a stream with its framing.
 //     What a handler does not finish, by a panic or by writing less than it said, never ends cleanly.
 //   - [Server.Shutdown] ends idle connections and waits for the others; after [Server.Close] and [Server.Wait] no goroutine is left.

@@ -261,6 +261,9 @@ func TestRequests(t *testing.T) {
 		{"an upgrade", "GET /a HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n" + last, []string{`GET /a x "" <nil>`, `GET /z x "" <nil>`}},
 		{"a bad chunk", "POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcd\r\n0\r\n\r\n" + last, []string{`POST /a x "abc" malformed chunk`}},
 		{"a chunk that ends in LF", "POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\nabc\r\n0\r\n\r\n" + last, []string{`POST /a x "" malformed chunk`}},
+		{"chunks that are mostly extensions", "POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" +
+			strings.Repeat("1;"+strings.Repeat("x", 250)+"\r\na\r\n", 100) + "0\r\n\r\n" + last,
+			[]string{`POST /a x "` + strings.Repeat("a", 68) + `" chunks that are mostly not data`}},
 		{"a long chunk line", "POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3;" + strings.Repeat("x", 300) + "\r\nabc\r\n0\r\n\r\n" + last, []string{`POST /a x "" a line of a chunked body is too long`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
