@@ -98,15 +98,16 @@ var arrows = map[string][]string{
 	"internal/gateway/api/body/lex":     {}, // JSON tokens: requests and answers are scanned by the same rules
 	"internal/gateway/api/body":         {"internal/gateway/api/body/lex"},
 	"internal/gateway/api/sse":          {"internal/gateway/api/body/lex"},
-	"internal/gateway/sock":             {},                                                                              // system calls on sockets that do not wait
-	"internal/gateway/chunked":          {},                                                                              // how both sides read a chunk's size
-	"internal/gateway/upstream":         {"internal/gateway/chunked", "internal/gateway/sock"},                           // an HTTP client, which knows nothing of what it carries
-	"internal/gateway/downstream":       {"internal/gateway/chunked", "internal/gateway/sock"},                           // an HTTP server, which knows nothing of what it serves
-	"internal/gateway/tokens/jinja":     {},                                                                              // a template and values to text; it knows neither models nor requests
-	"internal/gateway/tokens/template":  {"internal/gateway/tokens/jinja"},                                               // a request's messages to the prompt
-	"internal/gateway/tokens":           {"internal/gateway/tokens/bpe", "internal/gateway/tokens/template"},             // joins the two: a request to its length
-	"internal/gateway/tokens/bpe":       {},                                                                              // text to token ids, from a file; it knows neither requests nor engines
-	"internal/gateway/explain":          {"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/load"}, // the decision log keeps what selection took down
+	"internal/gateway/lifetime":         {},                                                                                 // contexts that cost little
+	"internal/gateway/sock":             {},                                                                                 // system calls on sockets that do not wait
+	"internal/gateway/chunked":          {},                                                                                 // how both sides read a chunk's size
+	"internal/gateway/upstream":         {"internal/gateway/chunked", "internal/gateway/sock"},                              // an HTTP client, which knows nothing of what it carries
+	"internal/gateway/downstream":       {"internal/gateway/chunked", "internal/gateway/lifetime", "internal/gateway/sock"}, // an HTTP server, which knows nothing of what it serves
+	"internal/gateway/tokens/jinja":     {},                                                                                 // a template and values to text; it knows neither models nor requests
+	"internal/gateway/tokens/template":  {"internal/gateway/tokens/jinja"},                                                  // a request's messages to the prompt
+	"internal/gateway/tokens":           {"internal/gateway/tokens/bpe", "internal/gateway/tokens/template"},                // joins the two: a request to its length
+	"internal/gateway/tokens/bpe":       {},                                                                                 // text to token ids, from a file; it knows neither requests nor engines
+	"internal/gateway/explain":          {"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/load"},    // the decision log keeps what selection took down
 	"internal/gateway/keyring":          {},
 	"internal/gateway/fleet/ask":        {},
 	"internal/gateway/load/source":      {"internal/gateway/fleet", "internal/gateway/load", "internal/gateway/fleet/ask"},
@@ -121,7 +122,7 @@ var arrows = map[string][]string{
 	"internal/gateway/api": {
 		"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load",
 		"internal/gateway/prefix", "internal/gateway/api/body", "internal/gateway/api/sse", "internal/gateway/explain", "internal/gateway/keyring", "internal/telemetry",
-		"internal/gateway/upstream",
+		"internal/gateway/lifetime", "internal/gateway/upstream",
 		"internal/gateway/tokens/...",
 	},
 	"internal/gateway": {"internal/gateway/...", "internal/telemetry"}, // wires one gateway from a configuration

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"errors"
 	"io"
 	"mime"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/perigee-llm/perigee/internal/gateway/api/sse"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+	"github.com/perigee-llm/perigee/internal/gateway/lifetime"
 	"github.com/perigee-llm/perigee/internal/gateway/upstream"
 )
 
@@ -23,6 +23,8 @@ const bufferedAnswer = 1 << 20
 // few hundred tokens of text.
 const chunk = 8 << 10
 
+// chunks are the buffers. One goes back only when all that was written out of it has been taken: when a write fails, net/http's server of HTTP/2 may
+// still be sending it, and would send what another request has in it by then.
 var chunks = sync.Pool{New: func() any { return new([chunk]byte) }}
 
 // pass hands an engine's answer on to the client and ends the leg. It returns a failure if it could not begin to.
@@ -122,7 +124,7 @@ func (c *call) copyStream(l *leg, resp *http.Response, sniff *sse.Sniffer) endin
 			return endClean
 		case c.r.Context().Err() != nil:
 			return endLeft
-		case context.Cause(l.ctx) == causeStale:
+		case lifetime.Cause(&l.life) == causeStale:
 			return endExpired
 		}
 		return endBroken
@@ -132,7 +134,11 @@ func (c *call) copyStream(l *leg, resp *http.Response, sniff *sse.Sniffer) endin
 // copyPart copies what is there. It tells whether the client left, and else how the engine's side ended, if it did.
 func (c *call) copyPart(l *leg, resp *http.Response, sniff *sse.Sniffer) (left bool, err error) {
 	buf := chunks.Get().(*[chunk]byte)
-	defer chunks.Put(buf)
+	defer func() {
+		if !left {
+			chunks.Put(buf)
+		}
+	}()
 	n, err := resp.Body.Read(buf[:])
 	l.clock.Stop() // the client's slowness is not the engine's silence
 	if n == 0 {
@@ -188,7 +194,16 @@ func (c *call) whole(l *leg, resp *http.Response) *failure {
 		c.long(l, resp, nil)
 		return nil
 	}
-	buf := make([]byte, 0, max(512, min(resp.ContentLength+1, bufferedAnswer)))
+	lent := chunks.Get().(*[chunk]byte)
+	buf := lent[:0]
+	if resp.ContentLength >= chunk { // one byte more than it says finds its end
+		buf = make([]byte, 0, min(resp.ContentLength+1, bufferedAnswer))
+	}
+	defer func() {
+		if !c.clientLeft {
+			chunks.Put(lent)
+		}
+	}()
 	for {
 		if len(buf) == cap(buf) {
 			if len(buf) >= bufferedAnswer {
@@ -274,7 +289,11 @@ func (c *call) long(l *leg, resp *http.Response, have []byte) {
 // whether the client left, and else how the engine's side ended.
 func (c *call) copyLong(l *leg, resp *http.Response, sniff *sse.Answer, within time.Duration) (left bool, err error) {
 	buf := chunks.Get().(*[chunk]byte)
-	defer chunks.Put(buf)
+	defer func() {
+		if !left {
+			chunks.Put(buf)
+		}
+	}()
 	for {
 		began := time.Now()
 		l.clock.Reset(within)

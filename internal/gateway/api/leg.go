@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+	"github.com/perigee-llm/perigee/internal/gateway/lifetime"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
 	"github.com/perigee-llm/perigee/internal/gateway/policy"
 	"github.com/perigee-llm/perigee/internal/gateway/upstream"
@@ -38,9 +39,9 @@ type leg struct {
 	model  string
 	mode   string // plain, prefill, decode
 
-	parent context.Context // ends when the client leaves, or never
-	ctx    context.Context
-	cancel context.CancelCauseFunc
+	parent context.Context   // ends when the client leaves, or never
+	life   lifetime.Lifetime // under parent
+	url    url.URL           // of the request, which lives as long
 	guard  *load.Guard
 	ticket fleet.Ticket
 	clock  *time.Timer // cancels with causeTimeout
@@ -71,7 +72,7 @@ func (c *call) begin(parent context.Context, p *policy.Pick, stage fleet.Stage, 
 		return nil, &failure{answer: errBreakerOpen, what: "breaker open", again: true, exclude: w.ID}
 	}
 	l := &leg{s: s, worker: w, model: c.model.ID, mode: stage.String(), ticket: ticket, parent: parent}
-	l.ctx, l.cancel = context.WithCancelCause(parent)
+	l.life.Under(parent)
 	account := load.StagePrefill
 	if stage == fleet.Decode {
 		account = load.StageDecode
@@ -80,7 +81,7 @@ func (c *call) begin(parent context.Context, p *policy.Pick, stage fleet.Stage, 
 		if c.stale.CompareAndSwap(false, true) { // the halves of a pair are one request
 			s.Metrics.Stale.WithLabelValues("expired").Inc()
 		}
-		l.cancel(causeStale)
+		l.life.End(causeStale)
 	})
 	if stage != fleet.Decode {
 		l.guard.Computes(uncached(p, tokens), stage == fleet.Plain && !c.streamed)
@@ -117,7 +118,7 @@ func (l *leg) end(o fleet.Outcome, label string) {
 	if l.clock != nil {
 		l.clock.Stop()
 	}
-	l.cancel(nil)
+	l.life.End(nil)
 	l.guard.Release()
 	l.s.Registry.Done(l.ticket, o, time.Now())
 	l.s.Metrics.WorkerRequests.WithLabelValues(l.worker.ID, l.model, l.mode, label).Inc()
@@ -125,12 +126,12 @@ func (l *leg) end(o fleet.Outcome, label string) {
 
 // send posts the body and returns the engine's answer once its head is there, within the limit. On an error the leg has not ended.
 func (l *leg) send(path string, header http.Header, pieces [][]byte, limit time.Duration) (*http.Response, error) {
-	l.sentAt, l.limit = time.Now(), limit
-	l.clock = time.AfterFunc(limit, func() { l.cancel(causeTimeout) })
+	l.sentAt, l.limit, l.url = time.Now(), limit, joinURL(l.worker.URL, path)
+	l.clock = time.AfterFunc(limit, func() { l.life.End(causeTimeout) })
 	req := (&http.Request{
-		Method: http.MethodPost, URL: engineURL(l.worker.URL, path), Header: header, ContentLength: lengthOf(pieces),
+		Method: http.MethodPost, URL: &l.url, Header: header, ContentLength: lengthOf(pieces),
 		Body: newBodyReader(pieces),
-	}).WithContext(l.ctx)
+	}).WithContext(&l.life)
 	resp, err := l.s.Engines.RoundTrip(req)
 	if err != nil {
 		var e *upstream.Error
@@ -148,7 +149,7 @@ func (l *leg) send(path string, header http.Header, pieces [][]byte, limit time.
 // blame says what an error before the end of an answer means: for the engine's breaker, for the metrics, and for the client.
 func (l *leg) blame(err error) (fleet.Outcome, string, *failure) {
 	id := l.worker.ID
-	switch cause := context.Cause(l.ctx); {
+	switch cause := lifetime.Cause(&l.life); {
 	case cause == causeStale:
 		return fleet.Cancelled, "cancelled", &failure{answer: errStale, what: "outlived the stale time-out"}
 	case cause == causeOther:
@@ -202,12 +203,17 @@ func judge(status int) (fleet.Outcome, string) {
 
 // engineURL joins a worker's base, which was checked when it registered, and a path.
 func engineURL(base, path string) *url.URL {
+	u := joinURL(base, path)
+	return &u
+}
+
+func joinURL(base, path string) url.URL {
 	scheme, rest, _ := strings.Cut(base, "://")
 	host, prefix, _ := strings.Cut(rest, "/")
 	if prefix != "" {
 		path = "/" + strings.TrimSuffix(prefix, "/") + path
 	}
-	return &url.URL{Scheme: scheme, Host: host, Path: path}
+	return url.URL{Scheme: scheme, Host: host, Path: path}
 }
 
 func lengthOf(pieces [][]byte) (n int64) {

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/json"
@@ -14,6 +13,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/api/body"
 	"github.com/perigee-llm/perigee/internal/gateway/bucket"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+	"github.com/perigee-llm/perigee/internal/gateway/lifetime"
 )
 
 // prefillAnswer bounds what is read of a prefill engine's answer, in bytes: it is one token and, with vLLM, the place of the KV blocks.
@@ -85,7 +85,7 @@ func (c *call) pairAtOnce(pl, dl *leg) *failure {
 		defer c.v.active.Add(-1)
 		r := pl.prefill(path, header, pieces, limit)
 		if !r.ok() {
-			dl.cancel(causeOther)
+			dl.life.End(causeOther)
 		}
 		done <- r
 	})
@@ -94,7 +94,7 @@ func (c *call) pairAtOnce(pl, dl *leg) *failure {
 		return c.pairBroke(pl, dl, err, done)
 	}
 	if resp.StatusCode >= 300 {
-		pl.cancel(causeOther) // nobody will fetch what it computes
+		pl.life.End(causeOther) // nobody will fetch what it computes
 		return c.pass(dl, resp)
 	}
 	select {
@@ -105,25 +105,25 @@ func (c *call) pairAtOnce(pl, dl *leg) *failure {
 			return c.prefillFailed(r)
 		}
 		return c.pass(dl, resp)
-	case <-dl.ctx.Done():
+	case <-dl.life.Done():
 		_ = resp.Body.Close()
-		if context.Cause(dl.ctx) == causeTimeout { // the decode engine has answered: it is the prefill engine that is late
-			pl.cancel(causeTimeout)
+		if lifetime.Cause(&dl.life) == causeTimeout { // the decode engine has answered: it is the prefill engine that is late
+			pl.life.End(causeTimeout)
 			dl.end(fleet.Cancelled, "cancelled")
 			return c.prefillFailed(<-done)
 		}
-		return c.pairBroke(pl, dl, dl.ctx.Err(), done)
+		return c.pairBroke(pl, dl, dl.life.Err(), done)
 	}
 }
 
 // pairBroke ends a pair whose decode engine gave no answer: by its own fault, by the prefill engine's, or because nobody waits.
 func (c *call) pairBroke(pl, dl *leg, err error, done <-chan prefillResult) *failure {
-	if context.Cause(dl.ctx) == causeOther {
+	if lifetime.Cause(&dl.life) == causeOther {
 		dl.end(fleet.Cancelled, "cancelled")
 		return c.prefillFailed(<-done)
 	}
 	if c.r.Context().Err() == nil {
-		pl.cancel(causeOther) // a prefill that waits for a decode engine that is gone would wait for minutes
+		pl.life.End(causeOther) // a prefill that waits for a decode engine that is gone would wait for minutes
 	}
 	return c.noAnswer(dl, err)
 }

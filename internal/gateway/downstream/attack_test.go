@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"runtime"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 )
@@ -77,21 +76,4 @@ func TestLengths(t *testing.T) {
 			t.Errorf("%s: %q", lengths, got)
 		}
 	}
-}
-
-// TestAfterFuncLate: package context calls AfterFunc with the child's lock held, which the function takes. A request whose client left between
-// context.WithCancel's look at the parent and that call held its connection and its goroutine for ever.
-func TestAfterFuncLate(t *testing.T) {
-	l := &life{base: t.Context()}
-	l.end()
-	var child sync.Mutex
-	done := make(chan struct{})
-	child.Lock()
-	l.AfterFunc(func() {
-		child.Lock()
-		defer child.Unlock()
-		close(done)
-	})
-	child.Unlock()
-	<-done
 }

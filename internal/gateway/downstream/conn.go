@@ -270,7 +270,8 @@ func (c *conn) exchange() (again bool) {
 // request makes the request of the head, and begins its life.
 func (c *conn) request() *http.Request {
 	h := &c.head
-	l := &life{base: c.base, url: h.url}
+	l := &life{url: h.url}
+	l.Beside(c.base)
 	h.fill(c.header)
 	r := (&http.Request{
 		Method: h.method, URL: &l.url, Proto: protos[h.minor], ProtoMajor: 1, ProtoMinor: h.minor, Header: c.header, Host: h.host,

@@ -2,6 +2,7 @@ package sse
 
 import (
 	"bytes"
+	"sync"
 
 	"github.com/perigee-llm/perigee/internal/gateway/api/body/lex"
 )
@@ -144,8 +145,7 @@ func (a *Answer) captured(part []byte) {
 	need := len(a.buf) + len(part)
 	if a.tooLong = a.tooLong || need > MaxUsage; !a.tooLong {
 		if need > cap(a.buf) {
-			const smallest = 512 // above the longest that engines write
-			grown := make([]byte, len(a.buf), max(smallest, need, min(2*cap(a.buf), MaxUsage)))
+			grown := make([]byte, len(a.buf), max(usualUsage, need, min(2*cap(a.buf), MaxUsage)))
 			copy(grown, a.buf)
 			a.buf = grown
 		}
@@ -168,9 +168,16 @@ func (a *Answer) Usage() Usage { return a.usage }
 // Complete says whether the answer, if it ends here, is one whole JSON object or array and nothing else.
 func (a *Answer) Complete() bool { return a.closed && a.depth == 0 && !a.inString && !a.broken }
 
+// usualUsage is above the longest usage object that engines write, in bytes.
+const usualUsage = 512
+
+var usages = sync.Pool{New: func() any { return new([usualUsage]byte) }}
+
 // UsageOf returns the usage of a JSON answer that is there as a whole.
 func UsageOf(body []byte) Usage {
-	var a Answer
+	room := usages.Get().(*[usualUsage]byte)
+	defer usages.Put(room)
+	a := Answer{buf: room[:0]}
 	a.Write(body)
 	return a.usage
 }
