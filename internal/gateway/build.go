@@ -11,12 +11,14 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/config"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet/introspect"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 )
 
 // buildModels makes the models of a configuration. Groups that are configured as those of kept keep their policies; it returns the
 // groups that there are now.
 func buildModels(c *config.Config, held *files, seed uint64, kept assemble.Groups, p *prefixes) ([]*api.Model, assemble.Groups, error) {
-	b := assemble.Builder{Seed: seed, Kept: kept, Source: p.source, Costs: &p.costs}
+	source := func(_ string, c *config.Policy) prefix.Source { return p.source(c, held) }
+	b := assemble.Builder{Seed: seed, Kept: kept, Source: source, Costs: &p.costs}
 	models := make([]*api.Model, 0, len(c.Models))
 	for i := range c.Models {
 		m := &c.Models[i]

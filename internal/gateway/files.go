@@ -24,6 +24,7 @@ type files struct {
 	engineKeys            map[string]string // by worker id
 	indexToken            string            // that whoever asks for prefixes here presents; empty: none is asked for
 	snapshotToken         string            // for those of whom snapshots are taken
+	indexers              map[config.IndexerFiles]presented
 	tokenizers            map[string]opened // by path
 	prefixes              *bpe.Cache        // of all tokenizers
 }
@@ -95,6 +96,7 @@ func readFiles(c *config.Config, before *files) (*files, config.Faults) {
 		return key
 	}
 	f.indexToken, f.snapshotToken = secret(c.PrefixIndex.TokenFile), secret(c.PrefixIndex.SnapshotTokenFile)
+	faults = append(faults, f.readIndexers(c)...)
 	read := map[string]string{}
 	for _, w := range staticWorkers(c) {
 		if w.APIKeyFile == "" {
@@ -223,6 +225,13 @@ func named(c *config.Config) []string {
 			out = append(out, w.APIKeyFile)
 		}
 	}
+	for _, x := range c.Indexers() {
+		for _, file := range []string{x.TokenFile, x.CAFile, x.CertFile, x.KeyFile} {
+			if file != "" {
+				out = append(out, file)
+			}
+		}
+	}
 	for i := range c.Models {
 		if path := c.Models[i].Tokenizer; path != "" {
 			out = append(out, tokenizerFiles(path)...)
@@ -251,6 +260,7 @@ func diffFiles(old, next *files, c *config.Config) []config.Change {
 			out = append(out, config.Change{Path: p.path, Old: certificateText(p.was), New: certificateText(p.is)})
 		}
 	}
+	out = append(out, diffIndexers(old, next)...)
 	for path, is := range next.tokenizers {
 		if was, ok := old.tokenizers[path]; ok && was.stamp != is.stamp {
 			out = append(out, config.Change{Path: path, Old: "as it was read", New: "another file"})

@@ -68,13 +68,13 @@ func startPrefixes(r *fleet.Registry, c func() *config.Config, client *http.Clie
 	return p
 }
 
-// source is the prefix source of a policy of a model.
-func (p *prefixes) source(_ string, c *config.Policy) prefix.Source {
+// source is the prefix source of a policy. What it presents is in the files that are held.
+func (p *prefixes) source(c *config.Policy, held *files) prefix.Source {
 	provider, indexer := c.Prefixes()
 	if provider == config.RadixTree {
 		return p.own
 	}
-	s, err := p.remote.get(provider, indexer, p)
+	s, err := p.remote.get(provider, indexer, held, p)
 	if err != nil { // the configuration has refused what can be wrong with it
 		p.log.Error("an indexer cannot be used", "endpoint", indexer.Endpoint, "error", err)
 		return nil

@@ -283,7 +283,7 @@ func TestRoutingByPrefix(t *testing.T) {
 					q.Tokens = append(q.Tokens, uint32(family<<16+i))
 				}
 				var m prefix.Match
-				if err := g.prefixes.source(rigModel, &cfg.Models[0].Buckets[0].Plain.Policy).Lookup(t.Context(), &q, &m); err != nil {
+				if err := g.prefixes.source(&cfg.Models[0].Buckets[0].Plain.Policy, g.files).Lookup(t.Context(), &q, &m); err != nil {
 					return err.Error()
 				}
 				return fmt.Sprint(len(m.Held), " held")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -57,8 +58,7 @@ type remoteSources struct {
 	metrics *telemetry.Metrics
 	mu      struct {
 		sync.Mutex
-		sources map[remoteKey]*countedSource
-		closers []func()
+		sources map[remoteKey]*remoteSource
 	}
 }
 
@@ -67,47 +67,71 @@ type remoteKey struct {
 	indexer  config.KVIndexer
 }
 
+// remoteSource is one of them, with what it presents.
+type remoteSource struct {
+	counted *countedSource
+	close   func()
+	secrets atomic.Pointer[remote.Secrets]
+}
+
 // get returns the source of a configuration, and makes it if it is new.
-func (r *remoteSources) get(provider config.PrefixProvider, k config.KVIndexer, p *prefixes) (*countedSource, error) {
+func (r *remoteSources) get(provider config.PrefixProvider, k config.KVIndexer, held *files, p *prefixes) (*countedSource, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	key := remoteKey{provider, k}
 	if s := r.mu.sources[key]; s != nil {
-		return s, nil
+		return s.counted, nil
 	}
 	endpoints, err := remote.ParseEndpoints(k.Endpoint)
 	if err != nil {
 		return nil, err
 	}
-	o := remote.Options{Endpoints: endpoints, Engines: p.enginesOf, Timeout: k.QueryTimeout, MaxInFlight: k.QueryMaxInflight, Log: p.log}
+	own := &remoteSource{}
+	own.secrets.Store(held.indexers[k.IndexerFiles].secrets())
+	o := remote.Options{
+		Endpoints: endpoints, Engines: p.enginesOf, Timeout: k.QueryTimeout, MaxInFlight: k.QueryMaxInflight, Log: p.log,
+		Secrets: func() remote.Secrets { return *own.secrets.Load() },
+	}
 	var s prefix.Source
 	if provider == config.PerigeeIndex {
 		x, err := remote.NewIndex(o)
 		if err != nil {
 			return nil, err
 		}
-		s, r.mu.closers = x, append(r.mu.closers, x.Close)
+		s, own.close = x, x.Close
 	} else {
 		x, err := remote.NewKVIndexer(o, p.pages)
 		if err != nil {
 			return nil, err
 		}
-		s, r.mu.closers = x, append(r.mu.closers, x.Close)
+		s, own.close = x, x.Close
 	}
 	if r.mu.sources == nil {
-		r.mu.sources = map[remoteKey]*countedSource{}
+		r.mu.sources = map[remoteKey]*remoteSource{}
 	}
-	r.mu.sources[key] = newCountedSource(s, r.metrics)
-	return r.mu.sources[key], nil
+	own.counted = newCountedSource(s, r.metrics)
+	r.mu.sources[key] = own
+	return own.counted, nil
+}
+
+// present has the sources present what the files hold now. One whose files nothing names any more goes on as it was.
+func (r *remoteSources) present(held *files) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for key, s := range r.mu.sources {
+		if is, there := held.indexers[key.indexer.IndexerFiles]; there {
+			s.secrets.Store(is.secrets())
+		}
+	}
 }
 
 func (r *remoteSources) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, c := range r.mu.closers {
-		c()
+	for _, s := range r.mu.sources {
+		s.close()
 	}
-	r.mu.closers = nil
+	r.mu.sources = nil
 }
 
 // enginesOf returns the engines that serve a model, by their URLs. The answer is shared until the fleet changes.

@@ -267,26 +267,6 @@ func (d *decoder) comparePolicy(at string, p *Policy) {
 	}
 }
 
-// comparePrefixes judges who is to know the prefixes.
-func (d *decoder) comparePrefixes(at string, provider PrefixProvider, k *KVIndexer) {
-	x := at + ".kv_indexer"
-	if k.Endpoint == "" && d.ok(x, x+".endpoint") {
-		for _, key := range []string{"query_timeout", "query_max_inflight"} {
-			if path := join(x, key); d.has(path) && d.ok(path) {
-				d.faultAt(path, classMisuse, "has no effect without an indexer", "give "+d.name(x+".endpoint")+", or remove it")
-			}
-		}
-	}
-	if path := at + ".prefix_provider"; d.ok(path, x, x+".endpoint") {
-		switch {
-		case (provider == Indexer || provider == PerigeeIndex) && k.Endpoint == "":
-			d.faultAt(path, classValue, string(provider)+" needs an endpoint", "give "+d.name(x+".endpoint"))
-		case provider == RadixTree && k.Endpoint != "":
-			d.faultAt(path, classValue, "radix_tree does not use "+d.name(x+".endpoint"), "remove one of them")
-		}
-	}
-}
-
 func (d *decoder) compareCacheAware(at string, s *CacheAwareSettings) {
 	lo, hi := at+".candidates.min_workers", at+".candidates.max_workers"
 	if d.ok(lo, hi) && s.Candidates.MinWorkers > s.Candidates.MaxWorkers {

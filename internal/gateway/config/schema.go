@@ -175,14 +175,6 @@ func (c *CostSettings) fields() []field {
 	}
 }
 
-func (k *KVIndexer) fields() []field {
-	return []field{
-		{key: "endpoint", val: textIn(&k.Endpoint, "", checkIndexerURLs), doc: "The indexer: an http or https URL with a host, or `unix:` and a path; several joined with commas, the preferred one first."},
-		{key: "query_timeout", val: span(&k.QueryTimeout, 100*time.Millisecond, time.Nanosecond, 0), doc: "How long a look-up may take before it counts as unavailable; needs `endpoint`.", why: "a look-up that is slower costs more than a typical hit saves"},
-		{key: "query_max_inflight", unit: "calls", val: whole(&k.QueryMaxInflight, 32, 1, noMax), doc: "How many look-ups may be out at once; needs `endpoint`.", why: "bounds what a stuck indexer can hold"},
-	}
-}
-
 func (c *Candidates) fields() []field {
 	return []field{
 		{key: "min_workers", unit: "engines", val: whole(&c.MinWorkers, 8, 1, noMax), doc: "The smallest bound; at most `max_workers`.", why: "small groups are considered whole"},

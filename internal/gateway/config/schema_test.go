@@ -134,7 +134,7 @@ func TestPolicyDefaults(t *testing.T) {
 	p.settings()
 	p.resolve()
 	c := *p.CacheAware
-	if c.PrefixProvider != RadixTree || c.KVIndexer != (KVIndexer{"", 100 * time.Millisecond, 32}) || c.MinMatchedTokens != 1024 ||
+	if c.PrefixProvider != RadixTree || c.KVIndexer != (KVIndexer{QueryTimeout: 100 * time.Millisecond, QueryMaxInflight: 32}) || c.MinMatchedTokens != 1024 ||
 		c.MinMatchRatio != nil || c.Candidates != (Candidates{8, 0.05, 32}) || c.SwitchMarginTokens != 1024 || c.WorkerQueueLimit != nil ||
 		c.SaturationQueueFloor != nil || c.MinLoadChoices != 2 || c.PressureGuard != (PressureGuard{true, 1024, nil, 1.5}) {
 		t.Errorf("cache_aware: %+v", c)

@@ -126,13 +126,6 @@ type CostSettings struct {
 	PrefillRate    *int // tokens a second; nil: the policy's own
 }
 
-// KVIndexer is a remote prefix indexer.
-type KVIndexer struct {
-	Endpoint         string // empty: none; several are joined with commas, the preferred one first
-	QueryTimeout     time.Duration
-	QueryMaxInflight int
-}
-
 // Candidates bounds how many prefix holders are considered.
 type Candidates struct {
 	MinWorkers int

@@ -94,7 +94,7 @@ func TestService(t *testing.T) {
 	defer s.Close(time.Second)
 	numbers := map[string]uint32{workers[0].URL: 7, workers[1].URL: 8}
 	x, err := remote.NewIndex(remote.Options{
-		Endpoints: []string{"http://" + s.Addr()}, Engines: func(string) map[string]uint32 { return numbers }, Token: "secret", Timeout: 10 * time.Second,
+		Endpoints: []string{"http://" + s.Addr()}, Engines: func(string) map[string]uint32 { return numbers }, Secrets: func() remote.Secrets { return remote.Secrets{Token: "secret"} }, Timeout: 10 * time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -179,10 +179,19 @@ func TestToken(t *testing.T) {
 	s := (&service{lookup: holds(8)}).serve(t)
 	n := network{"one:80": s}
 	o := n.options("one")
-	o.Token = "secret"
-	look(t.Context(), n.index(t, o), 16)
-	if s.token != "Bearer secret" {
-		t.Errorf("came with %q", s.token)
+	var now Secrets
+	o.Secrets = func() Secrets { return now }
+	x := n.index(t, o)
+	for _, token := range []string{"", "secret", "another"} {
+		now.Token, s.token = token, ""
+		look(t.Context(), x, 16)
+		want := "Bearer " + token
+		if token == "" {
+			want = ""
+		}
+		if s.token != want {
+			t.Errorf("came with %q, want %q", s.token, want)
+		}
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
@@ -60,6 +59,7 @@ func (o *Options) connect(name string) (*grpc.ClientConn, error) {
 	}
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithPerRPCCredentials(bearer{o.Secrets}),
 		grpc.WithNoProxy(), // as the gateway's other connections inside
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDisableRetry(), // the next endpoint is our retry
@@ -72,10 +72,7 @@ func (o *Options) connect(name string) (*grpc.ClientConn, error) {
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 2 * time.Second}),
 	}
 	if secure {
-		options = append(options, grpc.WithTransportCredentials(credentials.NewTLS(o.TLS)))
-	}
-	if o.Token != "" {
-		options = append(options, grpc.WithPerRPCCredentials(bearer(o.Token)))
+		options = append(options, grpc.WithTransportCredentials(handshaker{o.Secrets}))
 	}
 	switch {
 	case o.DialContext != nil:
@@ -86,17 +83,6 @@ func (o *Options) connect(name string) (*grpc.ClientConn, error) {
 	}
 	return grpc.NewClient(address, options...)
 }
-
-// bearer is the token that goes along with each call.
-type bearer string
-
-// GetRequestMetadata implements credentials.PerRPCCredentials.
-func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	return map[string]string{"authorization": "Bearer " + string(b)}, nil
-}
-
-// RequireTransportSecurity implements credentials.PerRPCCredentials: loopback and unix sockets have none.
-func (bearer) RequireTransportSecurity() bool { return false }
 
 func (c *caller) close() {
 	for _, e := range c.endpoints {

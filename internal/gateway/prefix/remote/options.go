@@ -3,7 +3,6 @@ package remote
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -25,10 +24,9 @@ type Options struct {
 	Timeout time.Duration
 	// MaxInFlight is how many look-ups may be out at once. 0 means 32, the reference's: it bounds what a stuck service can hold.
 	MaxInFlight int
-	// Token, if it is not empty, goes along as "authorization: Bearer …". Over http it can be read on the way.
-	Token string
-	// TLS is for https endpoints: roots, a client certificate. Nil: the system's roots.
-	TLS *tls.Config
+	// Secrets returns what is presented, and who is believed. It is asked with each call and each handshake, so what it returns may change;
+	// connections that there are stay. Nil: the zero value of [Secrets].
+	Secrets func() Secrets
 	// Hooks are told what happens.
 	Hooks Hooks
 	// Log gets when an endpoint fails and when it answers again, not each look-up; nil: nowhere.
@@ -63,6 +61,9 @@ func (o Options) withDefaults() Options {
 	o.MaxInFlight = cmp.Or(o.MaxInFlight, 32)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Secrets == nil {
+		o.Secrets = func() Secrets { return Secrets{} }
 	}
 	h := &o.Hooks
 	if h.LookedUp == nil {

@@ -70,7 +70,7 @@ func TestTLS(t *testing.T) {
 		{"a service that we do not trust", "https", &tls.Config{RootCAs: others, Certificates: []tls.Certificate{ours}}, "unavailable: unreachable"},
 		{"in plain text", "http", nil, "unavailable: unreachable"},
 	} {
-		x, err := NewIndex(Options{Endpoints: []string{c.scheme + "://" + l.Addr().String()}, Engines: fleet, TLS: c.tls, Timeout: 10 * time.Second})
+		x, err := NewIndex(Options{Endpoints: []string{c.scheme + "://" + l.Addr().String()}, Engines: fleet, Secrets: func() Secrets { return Secrets{TLS: c.tls} }, Timeout: 10 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}

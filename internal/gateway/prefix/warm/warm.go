@@ -78,7 +78,8 @@ func New(o Options) (*Source, error) {
 		o.Hook = func(Outcome, int) {}
 	}
 	x, err := remote.NewIndex(remote.Options{
-		Endpoints: o.Endpoints, Token: o.Token, Log: o.Log, Engines: func(string) map[string]uint32 { return nil }, // it looks nothing up
+		Endpoints: o.Endpoints, Secrets: func() remote.Secrets { return remote.Secrets{Token: o.Token} }, Log: o.Log,
+		Engines: func(string) map[string]uint32 { return nil }, // it looks nothing up
 	})
 	if err != nil {
 		return nil, err
@@ -93,7 +94,7 @@ func (s *Source) Close() { s.index.Close() }
 func (s *Source) Of(no uint32, url, base string) events.PastOf {
 	return func(ctx context.Context, rank int32, into events.Adopting) (events.Past, bool) {
 		w := remote.Wanted{Model: base, URL: url, Engine: no, Rank: rank}
-		if !s.first(w) || time.Now().After(s.until) {
+		if time.Now().After(s.until) || !s.first(w) { // in this order: what is remembered ends with the window
 			return events.Past{}, false
 		}
 		return s.take(ctx, w, into)
