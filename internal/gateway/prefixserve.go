@@ -122,7 +122,8 @@ func (p *prefixes) position(engine uint32, rank int32) (at indexer.Position, ok 
 	if !ok || st.State != stream.Exact || st.Next < 0 {
 		return at, false
 	}
-	return indexer.Position{Next: st.Next, Print: st.Print, Printed: st.Printed, Whole: st.Whole}, true
+	about, _, _ := p.store.About(engine, rank)
+	return indexer.Position{Next: st.Next, Print: st.Print, Printed: st.Printed, Whole: st.Whole}.In(about.State)
 }
 
 // urlOf finds an engine's URL by its number.

@@ -159,7 +159,8 @@ func (s *Service) position(engine uint32, rank int32) (p indexer.Position, ok bo
 	if !ok || st.State != stream.Exact || st.Next < 0 {
 		return p, false
 	}
-	return indexer.Position{Next: st.Next, Print: st.Print, Printed: st.Printed, Whole: st.Whole}, true
+	about, _, _ := s.store.About(engine, rank)
+	return indexer.Position{Next: st.Next, Print: st.Print, Printed: st.Printed, Whole: st.Whole}.In(about.State)
 }
 
 // serve takes down what ended a listener.

@@ -41,7 +41,8 @@ const (
 	Malformed
 	// OtherSize is a store of blocks of another size: it belongs to another domain.
 	OtherSize
-	// OtherGroup is an event of a KV cache group that the index leaves out; see the package's design note.
+	// OtherGroup is an event of a KV cache group that the index leaves out, or of one whose blocks are of another size than the full-attention
+	// group's; see the package's design note.
 	OtherGroup
 	// Full is a store for which the index has no room left ([Config.MaxBlocks]). An exact holder is partial from then on.
 	Full

@@ -21,8 +21,9 @@ func (ix *Index) Apply(h Holder, e *prefix.Event) (out Outcome) {
 	case prefix.Removed:
 		ix.removed(x, e, &out)
 	case prefix.Cleared:
-		if out.Blocks = x.cur.blocks; out.Blocks > 0 || x.old != nil {
+		if out.Blocks = x.cur.blocks; out.Blocks > 0 || x.old != nil || x.groups.missed {
 			ix.clear(x)
+			x.groups.missed = false // of nothing there is nothing that we missed
 			ix.publish()
 		}
 	default:
@@ -108,11 +109,16 @@ func (ix *Index) forget(t *tenure, hash prefix.Hash, bits uint8) (known, news bo
 }
 
 func (ix *Index) stored(x *holder, e *prefix.Event, out *Outcome) {
-	if out.Result = ix.check(e); out.Result != Applied {
+	if e.AnyTier || e.Tier >= prefix.Tiers {
+		out.Result = Malformed
 		return
 	}
-	bits := ix.bits(x, e, out)
+	bits := ix.bits(x, e, out) // first: that there is such a group counts, also where its blocks cannot be followed
 	if bits == 0 {
+		return
+	}
+	if out.Result = ix.check(e); out.Result != Applied {
+		ix.missed(x, bits, out)
 		return
 	}
 	if len(e.Tokens) == 0 {
@@ -154,8 +160,6 @@ func (ix *Index) foresee(e *prefix.Event, at chain.Key, first, n int) {
 // check tells whether a store fits together and belongs here.
 func (ix *Index) check(e *prefix.Event) Result {
 	switch {
-	case e.AnyTier || e.Tier >= prefix.Tiers:
-		return Malformed
 	case len(e.Tokens) == 0:
 		return Applied
 	case e.BlockSize != ix.blockSize:

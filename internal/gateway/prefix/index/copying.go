@@ -20,6 +20,9 @@ type Claim struct {
 type Groups struct {
 	Full, Sliding, Recurrent int32
 	Window                   int
+	// Missed says that a side group stored what could not be followed, so that the holder is not exact. It does not travel with a snapshot,
+	// which says itself whether its claims are all there is.
+	Missed bool
 }
 
 // Groups returns what the index has seen of the holder's.
@@ -28,7 +31,7 @@ func (ix *Index) Groups(h Holder) (g Groups) {
 	defer ix.mu.Unlock()
 	if int(h) < len(ix.holders) {
 		x := &ix.holders[h].groups
-		g = Groups{int32(x.full), int32(x.window), int32(x.recurrent), x.tokens}
+		g = Groups{int32(x.full), int32(x.window), int32(x.recurrent), x.tokens, x.missed}
 	}
 	return g
 }
@@ -36,7 +39,9 @@ func (ix *Index) Groups(h Holder) (g Groups) {
 // SetGroups tells an index what another has seen.
 func (ix *Index) SetGroups(h Holder, g Groups) {
 	ix.change(h, func(x *holder) {
-		x.groups = groups{full: group(g.Full), window: group(g.Sliding), recurrent: group(g.Recurrent), tokens: max(0, min(g.Window, 1<<30))}
+		x.groups = groups{
+			full: group(g.Full), window: group(g.Sliding), recurrent: group(g.Recurrent), tokens: max(0, min(g.Window, 1<<30)), missed: g.Missed,
+		}
 	})
 }
 

@@ -5,10 +5,13 @@ import "github.com/perigee-llm/perigee/internal/gateway/prefix"
 // groups are the KV cache groups of an engine that the index follows: the first of each kind that it saw. Further groups of a kind
 // hold as the first does, since an engine computes and evicts them together, and are left out.
 //
-// A side group counts on the device only: what a hybrid engine moves to lower tiers is then undercredited and never overcredited.
+// A side group counts on the device only: what a hybrid engine moves to lower tiers is then undercredited and never overcredited. So is what
+// a side group stores in blocks of another size than the full-attention group's, or leaves out in the middle of a store: nothing is known of
+// it then, so it is never credited, and the holder may have more than it is credited with.
 type groups struct {
 	full, window, recurrent group
-	tokens                  int // the window
+	tokens                  int  // the window
+	missed                  bool // some store of a side group could not be followed
 }
 
 // group is a group's number + 1, 0 for none.
@@ -86,4 +89,26 @@ func (g *groups) bits(e *prefix.Event) (bits uint8, news bool) {
 func (g *groups) knows(n int) bool {
 	no := group(n) + 1
 	return no == g.full || no == g.window || no == g.recurrent
+}
+
+// believed is the holder's state as readers see it.
+func (x *holder) believed() State {
+	if x.state == Exact && x.groups.missed {
+		return Partial
+	}
+	return x.state
+}
+
+// missed takes down that a store about such bits could not be followed, if that is of a side group.
+func (ix *Index) missed(x *holder, bits uint8, out *Outcome) {
+	if bits&(window|recurrent) == 0 {
+		return
+	}
+	if out.Result == OtherSize {
+		out.Result = OtherGroup
+	}
+	if !x.groups.missed {
+		x.groups.missed = true
+		ix.publish()
+	}
 }

@@ -249,8 +249,8 @@ func (h *history) compare(prompts int) {
 	}
 	for no, x := range h.model.holders {
 		about := h.ix.About(no)
-		if about.State != x.state || about.Claims != len(x.cur) || about.Doubted != len(x.old) {
-			h.fail("holder %d: %+v, want %v with %d claims, %d doubted", no, about, x.state, len(x.cur), len(x.old))
+		if about.State != x.seen() || about.Claims != len(x.cur) || about.Doubted != len(x.old) {
+			h.fail("holder %d: %+v, want %v with %d claims, %d doubted", no, about, x.seen(), len(x.cur), len(x.old))
 		}
 	}
 }

@@ -266,7 +266,7 @@ func (ix *Index) About(h Holder) (a About) {
 		return a
 	}
 	x := &ix.holders[h]
-	a = About{State: x.state, Claims: x.cur.claims, Limit: ix.limitOf(x), OwnHashes: len(x.cur.private), Hybrid: x.groups.hybrid()}
+	a = About{State: x.believed(), Claims: x.cur.claims, Limit: ix.limitOf(x), OwnHashes: len(x.cur.private), Hybrid: x.groups.hybrid()}
 	if x.old != nil {
 		a.Doubted = x.old.claims
 	}

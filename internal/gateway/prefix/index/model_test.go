@@ -27,6 +27,7 @@ type modelHolder struct {
 
 	full, window, recurrent int // group numbers, -1: none seen
 	tokens                  int
+	missed                  bool // a side group stored what could not be followed
 }
 
 type modelClaim struct {
@@ -70,7 +71,7 @@ func (m *model) detach(store, engine Holder) {
 func (m *model) withdraw(h Holder) {
 	if x := m.holders[h]; x != nil {
 		x.clear()
-		x.state, x.full, x.window, x.recurrent, x.tokens = Hidden, -1, -1, -1, 0
+		x.state, x.full, x.window, x.recurrent, x.tokens, x.missed = Hidden, -1, -1, -1, 0, false
 	}
 }
 
@@ -113,6 +114,7 @@ func (m *model) apply(h Holder, e *prefix.Event) (out Outcome) {
 			names[c.name] = true
 		}
 		x.clear()
+		x.missed = false
 		return Outcome{Blocks: len(names)}
 	case prefix.Removed:
 		bits, result := x.about(e)
@@ -208,17 +210,24 @@ func (x *modelHolder) none() (uint8, Result) {
 }
 
 func (m *model) stored(x *modelHolder, e *prefix.Event) (out Outcome) {
-	switch {
-	case e.AnyTier || e.Tier >= prefix.Tiers:
-		return Outcome{Result: Malformed}
-	case len(e.Tokens) > 0 && e.BlockSize != m.blockSize:
-		return Outcome{Result: OtherSize}
-	case len(e.Tokens) > 0 && (len(e.Tokens) != len(e.Hashes)*m.blockSize || e.Extras != nil && len(e.Extras) != len(e.Hashes)):
+	if e.AnyTier || e.Tier >= prefix.Tiers {
 		return Outcome{Result: Malformed}
 	}
 	bits, result := x.about(e)
 	if result != Applied {
 		return Outcome{Result: result}
+	}
+	if side := bits > 15; len(e.Tokens) > 0 {
+		switch {
+		case e.BlockSize != m.blockSize && side:
+			x.missed = true
+			return Outcome{Result: OtherGroup}
+		case e.BlockSize != m.blockSize:
+			return Outcome{Result: OtherSize}
+		case len(e.Tokens) != len(e.Hashes)*m.blockSize || e.Extras != nil && len(e.Extras) != len(e.Hashes):
+			x.missed = x.missed || side
+			return Outcome{Result: Malformed}
+		}
 	}
 	if len(e.Tokens) == 0 {
 		for _, hash := range e.Hashes {
@@ -345,7 +354,7 @@ func (m *model) lookup(q *prefix.Query) (match prefix.Match) {
 		if x.store {
 			continue
 		}
-		if x.state != Exact {
+		if x.seen() != Exact {
 			match.Blind = append(match.Blind, x.engine)
 		}
 		if d := m.depth(h, x, q); d.Any() > 0 {
@@ -387,6 +396,14 @@ func (m *model) depth(h Holder, x *modelHolder, q *prefix.Query) (d prefix.Depth
 		d[tier] = int32(n * m.blockSize)
 	}
 	return d
+}
+
+// seen is the state that counts: who may have stored what could not be followed is not exact.
+func (x *modelHolder) seen() State {
+	if x.state == Exact && x.missed {
+		return Partial
+	}
+	return x.state
 }
 
 func (x *modelHolder) visible() bool { return x.state == Exact || x.state == Partial }

@@ -27,7 +27,7 @@ func (ix *Index) publish() {
 		x := &ix.holders[h]
 		numbers[h] = int32(i)
 		r.targets[i] = target{engine: x.engine, rank: x.rank, side: x.groups.side(), window: x.groups.span(ix.blockSize)}
-		if n := len(r.blind); x.state != Exact && (n == 0 || r.blind[n-1] != x.engine) {
+		if n := len(r.blind); x.believed() != Exact && (n == 0 || r.blind[n-1] != x.engine) {
 			r.blind = append(r.blind, x.engine)
 		}
 	}

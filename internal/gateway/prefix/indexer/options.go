@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/perigee-llm/perigee/internal/gateway/prefix/index"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/local"
 )
 
@@ -52,6 +53,13 @@ type Position struct {
 	Printed bool
 	// Whole says that the claims are all that the engine holds.
 	Whole bool
+}
+
+// In is the position of a rank of which the index says that it is in that state. It knows of claims that it had no room for, or could not
+// follow, of which the stream's numbers know nothing: the claims are not whole then. False: they are nothing that anybody could use.
+func (p Position) In(s index.State) (Position, bool) {
+	p.Whole = p.Whole && s == index.Exact
+	return p, s == index.Exact || s == index.Partial
 }
 
 // Hooks are told what happens, by the goroutine that did it; they must not block. Each may be nil.

@@ -307,3 +307,17 @@ func TestTokenAndHealth(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestPositionIn: what the index could not take is not whole, whatever the numbers say.
+func TestPositionIn(t *testing.T) {
+	for state, want := range map[index.State]struct{ whole, use bool }{
+		index.Exact: {true, true}, index.Partial: {false, true}, index.Hidden: {false, false}, index.CutOff: {false, false},
+	} {
+		if p, use := (Position{Next: 3, Whole: true}).In(state); p != (Position{Next: 3, Whole: want.whole}) || use != want.use {
+			t.Errorf("%v: %+v, %v", state, p, use)
+		}
+	}
+	if p, use := (Position{}).In(index.Exact); p.Whole || !use {
+		t.Errorf("%+v, %v", p, use)
+	}
+}

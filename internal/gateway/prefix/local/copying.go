@@ -68,6 +68,7 @@ func (r *Rank) Adopt(blockSize int, claims []index.Claim) index.Outcome {
 			return index.Outcome{Result: index.Refused}
 		}
 		r.join(blockSize)
+		r.adopted = true
 	}
 	if r.in.domain.blockSize != blockSize {
 		return index.Outcome{Result: index.OtherSize}

@@ -1,13 +1,15 @@
 package local
 
 import (
+	"math"
+
 	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/index"
 )
 
 // Rank is one data-parallel rank of an engine, and what its events are told to. It joins the index of its block size with the first store
-// that says one, and leaves it when its claims are withdrawn: a restarted engine may have another. Its methods belong to one
-// goroutine.
+// that says one, and leaves it when its claims are withdrawn: a restarted engine may have another. Of an engine with several KV cache groups
+// the size is that of the one with full attention, whichever stores first. Its methods belong to one goroutine.
 type Rank struct {
 	store  *Store
 	engine Engine
@@ -20,6 +22,8 @@ type Rank struct {
 	holder index.Holder
 	trust  index.State
 	closed bool
+
+	adopted bool // somebody else said what the block size is, and maybe claims; the rank's goroutine's
 }
 
 // Apply tells the index what the rank published. Before the first store there is nothing to remove.
@@ -29,8 +33,32 @@ func (r *Rank) Apply(e *prefix.Event) index.Outcome {
 			return index.Outcome{Unknown: len(e.Hashes) * boolInt(e.Kind == prefix.Removed)}
 		}
 		r.join(e.BlockSize)
+	} else if e.Kind == prefix.Stored && e.BlockSize != r.in.domain.blockSize {
+		r.resize(e)
 	}
 	return r.in.Apply(r.holder, e)
+}
+
+// resize goes over to the index of a store's block size, if that is the rank's and another was taken for it: that of a group without full
+// attention, or of a partial block, as some engines publish them, whose size divides the whole one's. What was claimed then goes. Claims
+// that were adopted stay: who stores in another size than they are of is not the engine that they are of. The first of these is done once,
+// and then sizes only double and more, so no engine can have it done for ever.
+func (r *Rank) resize(e *prefix.Event) {
+	if r.adopted || len(e.Tokens) == 0 || e.BlockSize <= 0 || e.Recurrent || e.Window > 0 || e.Group < 0 || e.Group >= math.MaxInt32 {
+		return
+	}
+	g, group := r.in.Groups(r.holder), int32(e.Group)+1
+	switch {
+	case group == g.Sliding, group == g.Recurrent: // it says that a group is what it is not
+		return
+	case g.Full == 0:
+	case g.Full != group, e.BlockSize%r.in.domain.blockSize != 0: // a further group; or a partial block of this size
+		return
+	}
+	g.Full, g.Missed = group, g.Missed || g.Sliding != 0 || g.Recurrent != 0
+	r.leave()
+	r.join(e.BlockSize)
+	r.in.SetGroups(r.holder, g)
 }
 
 func boolInt(b bool) int {
@@ -93,12 +121,18 @@ func (r *Rank) Withdraw() {
 	s := r.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r.trust = index.Hidden
+	r.trust, r.adopted = index.Hidden, false
 	if !r.closed {
 		r.leaveLocked()
 		s.dirty.Store(true)
 		s.bindLocked(r.engine.URL)
 	}
+}
+
+func (r *Rank) leave() {
+	r.store.mu.Lock()
+	defer r.store.mu.Unlock()
+	r.leaveLocked()
 }
 
 func (r *Rank) leaveLocked() {
