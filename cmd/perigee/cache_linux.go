@@ -10,10 +10,6 @@ import (
 	"github.com/perigee-llm/perigee/internal/cache/manager"
 )
 
-// gcPercent is by how much the heap may grow before it is collected: the Manager's is a few large arrays without pointers, so that a collection costs
-// little, and memory is what it must not take from engines. GOGC goes before it.
-const gcPercent = 10
-
 // Run starts the Manager and waits.
 func (c *cacheCmd) Run(rc *runContext) error {
 	cfg, err := c.read(rc)
@@ -26,11 +22,12 @@ func (c *cacheCmd) Run(rc *runContext) error {
 		signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
 		defer signal.Stop(signals)
 	}
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
 	o := cfg.Options()
 	o.Log = rc.log
+	if os.Getenv("GOGC") == "" { // else the operator has decided
+		o.Slots = func(n int) { debug.SetGCPercent(manager.HeapGrowth(n)) }
+		o.Slots(0)
+	}
 	m, err := manager.Start(o)
 	if err != nil {
 		return err

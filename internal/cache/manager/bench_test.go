@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -42,7 +43,11 @@ func benchManager(socket string) error {
 			go io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c})
 		}
 	}()
-	_, err = Start(Options{Socket: socket, PoolBytes: benchPool, Log: slog.New(slog.DiscardHandler)})
+	o := Options{Socket: socket, PoolBytes: benchPool, Log: slog.New(slog.DiscardHandler)}
+	if os.Getenv("PERIGEE_BENCH_INPROC") == "" { // as the daemon does
+		o.Slots = func(n int) { debug.SetGCPercent(HeapGrowth(n)) }
+	}
+	_, err = Start(o)
 	return err
 }
 

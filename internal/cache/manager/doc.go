@@ -47,6 +47,9 @@ type Options struct {
 	Log *slog.Logger
 	// Observe is told every Visible and Removed, in order, under the lock: it must not block. nil: nobody is.
 	Observe func(at time.Duration, a core.Action)
+	// Slots is told how many slots all arenas have, when an instance has registered, one call at a time: what the process takes for itself goes
+	// with it. nil: nobody is.
+	Slots func(n int)
 	// Pool is for tests: how the pool is made, its Bytes apart.
 	Pool pool.Options
 	// CopyForTesting is told before each page that is copied between the pool and an engine's memory; nil in production.

@@ -128,6 +128,7 @@ func (m *Manager) admit(c *channel.Conn, msg *wire.Register) (*session, []*os.Fi
 		a.Close()
 	}
 	files, err := m.memoryOf(s.holding)
+	m.tellSlots()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err != nil { // the core knows the arenas already, and they are empty: they wait for a time with more memory
