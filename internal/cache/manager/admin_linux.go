@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"strconv"
@@ -36,7 +37,10 @@ func (m *Manager) startAdmin() error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("ok\n")) })
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { reply(w, m.Status()) })
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		st := m.Status()
+		reply(w, st.page())
+	})
 	mux.HandleFunc("GET /explain", m.explain)
 	mux.HandleFunc("POST /flush", m.flush)
 	mux.HandleFunc("POST /evict", m.evict)
@@ -77,24 +81,24 @@ func reply(w http.ResponseWriter, v any) {
 	e.Encode(v)
 }
 
-// Status is what GET /status says. Bytes are of slots, if not said otherwise.
+// Status is what is going on. Bytes are of slots, if not said otherwise. What GET /status says of it is StatusPage.
 type Status struct {
-	Epoch         string          `json:"epoch"`
-	UptimeSeconds float64         `json:"uptime_seconds"`
-	Connections   int             `json:"connections"`
-	Pool          pool.Usage      `json:"pool"`
-	Usage         core.Usage      `json:"usage"`
-	Stats         core.Stats      `json:"stats"`
-	Spoiled       int64           `json:"spoiled"`
-	Sessions      []SessionStatus `json:"sessions"`
-	Arenas        []ArenaStatus   `json:"arenas"`
+	Epoch         string
+	UptimeSeconds float64
+	Connections   int
+	Pool          pool.Usage
+	Usage         core.Usage
+	Stats         core.Stats
+	Spoiled       int64
+	Sessions      []SessionStatus
+	Arenas        []ArenaStatus
 }
 
 // SessionStatus is one instance.
 type SessionStatus struct {
 	Session   uint32 `json:"session"`
 	Instance  string `json:"instance"`
-	Model     string `json:"model,omitempty"`
+	Model     string `json:"model"`
 	Namespace string `json:"namespace"`
 	// Lost says that it has gone, and that its processes may still touch the pool.
 	Lost      bool  `json:"lost"`
@@ -119,7 +123,7 @@ func (m *Manager) Status() Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	st := Status{
-		Epoch: strconv.FormatUint(m.epoch, 16), UptimeSeconds: m.now().Seconds(), Connections: m.server.Conns(), Pool: m.pool.Usage(),
+		Epoch: fmt.Sprintf("%016x", m.epoch), UptimeSeconds: m.now().Seconds(), Connections: m.server.Conns(), Pool: m.pool.Usage(),
 		Usage: m.mu.core.Usage(), Stats: m.mu.core.Stats(), Spoiled: m.counts.spoiled.Load(), Sessions: []SessionStatus{}, Arenas: []ArenaStatus{},
 	}
 	for n := uint32(1); n <= m.mu.session; n++ {
@@ -127,7 +131,7 @@ func (m *Manager) Status() Status {
 		if s == nil {
 			continue
 		}
-		one := SessionStatus{Session: n, Instance: s.instance, Model: s.model, Namespace: state.NamespaceID(s.namespace).String(), Lost: s.lost}
+		one := SessionStatus{Session: n, Instance: s.instance, Model: s.model, Namespace: state.NamespaceID(s.namespace).String(), Lost: s.lost, Processes: []int{}}
 		for _, p := range s.procs {
 			if !p.gone {
 				one.Processes = append(one.Processes, p.pid)

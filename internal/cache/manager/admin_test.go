@@ -8,6 +8,9 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -66,8 +69,9 @@ func TestAdmin(t *testing.T) {
 			t.Errorf("no %q in the metrics", want)
 		}
 	}
-	var st Status
-	if m.admin("GET", "/status", &st); st.Usage.Blocks != 8 || len(st.Sessions) != 2 || st.Sessions[0].Instance != "engine-0" {
+	var st StatusPage
+	if m.admin("GET", "/status", &st); st.ResidentBlocks != 8 || st.Counts.PublishedBlocks["write"] != 8 || st.Counts.Restores["whole"] != 1 || len(st.Sessions) != 2 ||
+		st.Sessions[0].Instance != "engine-0" || st.Pool.UsedBytes == 0 || st.Pool.UsedBytes >= int64(st.Pool.ArenaBytes) {
 		t.Errorf("%+v", st)
 	}
 
@@ -116,6 +120,56 @@ func TestAdmin(t *testing.T) {
 	}
 }
 
+// TestStatusPage: docs/cache-daemon.md shows each key of the page, and no other, and words in its style.
+func TestStatusPage(t *testing.T) {
+	m := begin(t, func(o *Options) { o.Admin = "127.0.0.1:0" })
+	m.dial()
+	doc, err := os.ReadFile("../../../docs/cache-daemon.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, found := strings.Cut(string(doc), "```json\n")
+	example, _, ends := strings.Cut(example, "```")
+	if !found || !ends {
+		t.Fatal("no example in docs/cache-daemon.md")
+	}
+	var shown, is any
+	if err := json.Unmarshal([]byte(example), &shown); err != nil {
+		t.Fatal(err)
+	}
+	m.admin("GET", "/status", &is)
+	want, got := keysOf("", shown), keysOf("", is)
+	if !slices.Equal(want, got) {
+		t.Errorf("docs/cache-daemon.md shows\n%v\nand the page has\n%v", want, got)
+	}
+	for _, k := range got {
+		if !regexp.MustCompile(`^[a-z0-9_.]+$`).MatchString(k) {
+			t.Errorf("a key that is not in snake case: %q", k)
+		}
+	}
+	if v := shown.(map[string]any)["version"]; v != float64(statusVersion) {
+		t.Errorf("the example is of version %v", v)
+	}
+}
+
+// keysOf is the paths of all values, in order, each once; the elements of an array are one.
+func keysOf(at string, v any) (all []string) {
+	switch v := v.(type) {
+	case map[string]any:
+		for k, e := range v {
+			all = append(all, keysOf(at+"."+k, e)...)
+		}
+	case []any:
+		for _, e := range v {
+			all = append(all, keysOf(at, e)...)
+		}
+	default:
+		all = append(all, at)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
 // TestKilledManager: a Manager that is killed leaves nothing but its socket's name; the engine goes on and registers with the next.
 func TestKilledManager(t *testing.T) {
 	before := shm(t)
@@ -140,5 +194,13 @@ func TestKilledManager(t *testing.T) {
 	s = next.dial()
 	if n, err := restore(s, 1, 8); n != 0 || err != nil {
 		t.Errorf("restored %d: %v", n, err)
+	}
+}
+
+func TestHeapGrowth(t *testing.T) {
+	for slots, want := range map[int]int{0: 50, 16384: 22, 100_000: 5, 50_000_000: 5} {
+		if got := HeapGrowth(slots); got != want {
+			t.Errorf("%d slots: %d %%, want %d", slots, got, want)
+		}
 	}
 }
