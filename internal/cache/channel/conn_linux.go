@@ -29,16 +29,15 @@ type Conn struct {
 	server *Server
 	uc     *net.UnixConn
 	pidfd  *os.File // nil: none to be had, or taken
-	kick   chan struct{}
-	done   chan struct{} // closed by the reader as it ends
 
 	writing sync.Mutex // held over a write; before mu
 	mu      struct {
 		sync.Mutex
-		out   []byte // frames that wait
-		spare []byte
-		files []attached
-		ended bool // nothing more is taken
+		out    *[]byte // frames that wait, in one of outs; nil: none do
+		files  []attached
+		ended  bool // nothing more is taken
+		writer bool // there is a goroutine that writes
+		gone   bool // the reader has ended: none begins
 	}
 	file *os.File // the reader's: what came with the frame in hand
 }
@@ -62,24 +61,48 @@ func (c *Conn) Send(h wire.Header, m wire.Message, files ...*os.File) {
 		c.mu.Unlock()
 		return
 	}
+	out := c.queueLocked()
 	if len(files) > 0 {
-		c.mu.files = append(c.mu.files, attached{len(c.mu.out), files})
+		c.mu.files = append(c.mu.files, attached{len(*out), files})
 		h.Descriptors = uint16(len(files))
 	}
-	c.mu.out = wire.Append(c.mu.out, h, m)
-	full := len(c.mu.out) > c.server.opt.Queue
+	*out = wire.Append(*out, h, m)
+	full := len(*out) > c.server.opt.Queue
 	c.mu.Unlock()
 	if full {
 		c.End(wire.Slow, "")
 	}
 }
 
-// Kick has what is queued written.
-func (c *Conn) Kick() {
-	select {
-	case c.kick <- struct{}{}:
-	default: // it will be seen
+// outs are buffers for frames that wait to be written, lent for as long as some do. Silent connections have none.
+var outs = sync.Pool{New: func() any { return new([]byte) }}
+
+// queueLocked returns the buffer that frames are appended to.
+func (c *Conn) queueLocked() *[]byte {
+	if c.mu.out == nil {
+		c.mu.out = outs.Get().(*[]byte)
 	}
+	return c.mu.out
+}
+
+// lend gives a buffer back.
+func lend(out *[]byte) {
+	if out != nil && cap(*out) <= keepBuffer {
+		*out = (*out)[:0]
+		outs.Put(out)
+	}
+}
+
+// Kick has what is queued written, by a goroutine that ends when nothing is: most connections never need one, since the reader writes the answers to
+// what it reads.
+func (c *Conn) Kick() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.writer || c.mu.gone || c.mu.out == nil {
+		return // the writer will see it; or there is nobody to read it, or nothing
+	}
+	c.mu.writer = true
+	c.server.wg.Go(c.write)
 }
 
 // Flush writes what is queued, and waits for the peer to take it: for the connection's own Frame only.
@@ -89,23 +112,17 @@ func (c *Conn) Flush() {
 	for {
 		c.mu.Lock()
 		out, files := c.mu.out, c.mu.files
-		c.mu.out, c.mu.files, c.mu.spare = c.mu.spare[:0], nil, nil
+		c.mu.out, c.mu.files = nil, nil
 		c.mu.Unlock()
-		if len(out) == 0 {
-			c.mu.Lock()
-			c.mu.spare = out
-			c.mu.Unlock()
+		if out == nil {
 			return
 		}
-		if err := c.writeOut(out, files); err != nil {
+		err := c.writeOut(*out, files)
+		lend(out)
+		if err != nil {
 			c.broken()
 			return
 		}
-		c.mu.Lock()
-		if cap(out) <= keepOut {
-			c.mu.spare = out[:0]
-		}
-		c.mu.Unlock()
 	}
 }
 
@@ -113,14 +130,15 @@ func (c *Conn) Flush() {
 // all that is the peer's, and that is after Gone.
 func (c *Conn) broken() {
 	c.mu.Lock()
+	lend(c.mu.out)
 	c.mu.ended, c.mu.out, c.mu.files = true, nil, nil
 	c.mu.Unlock()
 	c.uc.CloseRead() // the reader notices
 }
 
-// keepBuffer bounds the buffers that are kept for all to use again, in bytes: enough for the usual query. keepOut bounds what each
-// connection keeps for its answers: what is longer is a plan or a grant of hundreds of pages, which takes longer than the memory for it.
-const keepBuffer, keepOut = 256 << 10, 8 << 10
+// keepBuffer bounds the buffers that are kept for all to use again, in bytes: enough for the usual query, and for a grant or a plan of thousands of
+// pages.
+const keepBuffer = 256 << 10
 
 func (c *Conn) writeOut(out []byte, files []attached) error {
 	at := 0
@@ -159,17 +177,19 @@ func (c *Conn) TakePidfd() *os.File {
 // End tells the peer why, if it listens, and ends the connection. Gone follows from the connection's own goroutine.
 func (c *Conn) End(class wire.Class, text string) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.mu.ended {
+		c.mu.Unlock()
 		return
 	}
 	c.mu.ended = true
 	if class != 0 && class != wire.Slow {
-		c.mu.out = wire.Append(c.mu.out, c.Header(0, 0), &wire.Closing{Class: class, Text: text})
+		out := c.queueLocked()
+		*out = wire.Append(*out, c.Header(0, 0), &wire.Closing{Class: class, Text: text})
 	}
 	// The writer writes what it can in this time, which is enough for a peer that reads.
 	c.uc.SetDeadline(time.Now().Add(endGrace))
 	c.uc.CloseRead()
+	c.mu.Unlock()
 	c.Kick()
 }
 
@@ -177,15 +197,17 @@ func (c *Conn) End(class wire.Class, text string) {
 // is not told why his session has ended asks again in vain.
 const endGrace = time.Second
 
-// write writes what others have for the peer, until the reader ends.
+// write writes what others have for the peer, until there is no more.
 func (c *Conn) write() {
 	for {
-		select {
-		case <-c.kick:
-			c.Flush()
-		case <-c.done:
+		c.Flush()
+		c.mu.Lock()
+		if c.mu.out == nil {
+			c.mu.writer = false
+			c.mu.Unlock()
 			return
 		}
+		c.mu.Unlock()
 	}
 }
 
@@ -194,7 +216,9 @@ func (c *Conn) read() {
 	class, text := c.serve()
 	c.End(class, text)
 	c.Flush()
-	close(c.done)
+	c.mu.Lock()
+	c.mu.gone = true
+	c.mu.Unlock()
 	c.server.forget(c)
 	c.server.opt.Handler.Gone(c)
 	c.release()

@@ -112,7 +112,7 @@ func (s *Server) accept() {
 
 // welcome takes in one connection, or turns it away.
 func (s *Server) welcome(uc *net.UnixConn) {
-	c := &Conn{server: s, uc: uc, kick: make(chan struct{}, 1), done: make(chan struct{})}
+	c := &Conn{server: s, uc: uc}
 	c.Peer, c.pidfd = peerOf(uc)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,7 +136,6 @@ func (s *Server) welcome(uc *net.UnixConn) {
 	s.mu.conns[c] = true
 	uc.SetReadDeadline(time.Now().Add(s.opt.Greeting))
 	s.wg.Go(c.read)
-	s.wg.Go(c.write)
 }
 
 // peerOf asks the kernel who is at the other end. The pidfd is nil if there is none to be had.

@@ -28,6 +28,7 @@ type echo struct {
 	mu    sync.Mutex
 	gone  int
 	conns []*Conn
+	left  chan *Conn // told of each that has gone, if it is there
 }
 
 // Frame implements Handler.
@@ -43,10 +44,13 @@ func (e *echo) Frame(c *Conn, h wire.Header, m wire.Message) {
 }
 
 // Gone implements Handler.
-func (e *echo) Gone(*Conn) {
+func (e *echo) Gone(c *Conn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.gone++
+	if e.left != nil {
+		e.left <- c
+	}
 }
 
 func path(t *testing.T) string {
@@ -159,7 +163,7 @@ func TestTurnedAway(t *testing.T) {
 
 // TestSlow: a peer that does not read what others send it is let go, and nobody has waited.
 func TestSlow(t *testing.T) {
-	e := &echo{}
+	e := &echo{left: make(chan *Conn, 1)}
 	s := listen(t, Options{Queue: 64 << 10}, e)
 	c := dial(t, s)
 	c.Write(wire.Append(wire.Append(nil, wire.Header{}, &wire.Hello{MinVersion: 1, MaxVersion: 1}), wire.Header{}, &wire.Ping{}))
@@ -172,8 +176,8 @@ func TestSlow(t *testing.T) {
 		to.Send(to.Header(0, 0), &wire.Closing{Text: string(make([]byte, 1000))})
 		to.Kick()
 	}
-	<-to.done
-	if s.Conns() != 0 && to.mu.ended == false {
+	<-e.left
+	if s.Conns() != 0 || !to.mu.ended {
 		t.Error("the connection goes on")
 	}
 }
