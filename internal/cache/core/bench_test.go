@@ -134,3 +134,44 @@ func TestMemory(t *testing.T) {
 	}
 	runtime.KeepAlive(p)
 }
+
+// BenchmarkRun publishes prompts of 512 blocks into a full pool of 16,384, and seals them, after as many pages as the core's cache holds have passed
+// through it: as where 16 KiB pages are published. The metric is what a block takes.
+func BenchmarkRun(b *testing.B) {
+	const blocks = 512
+	p := newFullPool(1, 16384)
+	run := &Publish{Session: p.sessions[0], Blocks: make([]Block, blocks)}
+	seal := &SealedRun{Session: p.sessions[0]}
+	flood := make([]byte, 16<<20)
+	var took, sealing time.Duration
+	for b.Loop() {
+		for i := range flood {
+			flood[i]++
+		}
+		p.ops[0]++
+		run.Op = p.ops[0]
+		parent := Hash{}
+		for i := range run.Blocks {
+			p.next++
+			run.Blocks[i] = Block{Hash: numbered(p.next), Parent: parent}
+			parent = run.Blocks[i].Hash
+		}
+		p.now += time.Millisecond
+		began := time.Now()
+		p.out = p.c.Step(p.now, run, p.out[:0])
+		took += time.Since(began)
+		seal.Slots = seal.Slots[:0]
+		for _, a := range p.out {
+			if g, ok := a.(Granted); ok {
+				for _, one := range g.Blocks {
+					seal.Slots = append(seal.Slots, SealedSlot{Slot: one.Slot})
+				}
+			}
+		}
+		began = time.Now()
+		p.out = p.c.Step(p.now, seal, p.out[:0])
+		sealing += time.Since(began)
+	}
+	b.ReportMetric(float64(took)/float64(b.N)/blocks, "ns/publish")
+	b.ReportMetric(float64(sealing)/float64(b.N)/blocks, "ns/seal")
+}

@@ -28,8 +28,8 @@ type Core struct {
 	fills  map[dram.Page]*fill // blocks that are being published
 	grants []grant             // slab; slots refer to it
 	spareG []uint32
-	// spareFill is a record to use again.
-	spareFill *fill
+	// spareFills are records to use again.
+	spareFills []*fill
 
 	open    []*query // admitted and not ended, oldest first
 	waiting []*query // those among them that wait for bytes, in the order of admission

@@ -4,7 +4,7 @@ import "github.com/perigee-llm/perigee/internal/cache/storage/dram"
 
 // room makes room for a block, at the expense of others if need be, and returns false if there is none to be made: then the newcomer is
 // dropped, never somebody who is held. A tenant at its bound makes room among its own; otherwise the books say who goes.
-func (c *Core) room(n dram.Newcomer) bool {
+func (c *Core) room(n *dram.Newcomer) bool {
 	slots, size, free := c.books.Arena(n.Arena)
 	need := int64(n.Parts) * int64(size)
 	limit := c.scopeList[n.Scope].budget.Resident
@@ -39,7 +39,7 @@ func (c *Core) room(n dram.Newcomer) bool {
 }
 
 // ownVictim is the tenant's next block to go, in the newcomer's arena or else in any.
-func (c *Core) ownVictim(n dram.Newcomer) (dram.Page, bool) {
+func (c *Core) ownVictim(n *dram.Newcomer) (dram.Page, bool) {
 	if p, ok := c.books.VictimOf(n.Arena, n.Scope, c.now); ok {
 		return p, true
 	}

@@ -56,13 +56,12 @@ func (c *Core) publish(e *Publish) {
 	s.lastPublish = e.Op
 	p := s.openPublish(e.Op)
 	answers := make([]GrantedBlock, len(e.Blocks))
-	// The look at one block waits for memory; those ahead wait together.
-	for i := range e.Blocks {
-		c.warmed ^= c.books.Warm(s.space, e.Blocks[i].Group, &e.Blocks[i].Hash)
-	}
 	var without *Block // the last one that got no room
 	for i := range e.Blocks {
 		b := &e.Blocks[i]
+		if i%warmRun == 0 {
+			c.warm(s, e.Blocks[i:min(i+warmRun, len(e.Blocks))], sc)
+		}
 		// What continues a block that there was no room for could not be reached: nothing goes for it.
 		if without != nil && b.Parent == without.Hash && b.Group == without.Group {
 			answers[i].Disposition = NoRoom
@@ -79,6 +78,20 @@ func (c *Core) publish(e *Publish) {
 	}
 	c.do(Granted{s.id, e.Op, answers})
 	c.settlePublish(s, p)
+}
+
+// warmRun is how many blocks are looked at ahead: what that brings is 20 KiB, which stay in a core's cache until they are used.
+const warmRun = 64
+
+// warm has what publishing some blocks will look at brought into the cache. The look at one block waits for memory; those ahead wait together.
+func (c *Core) warm(s *session, blocks []Block, scope int) {
+	for i := range blocks {
+		c.warmed ^= c.books.Warm(s.space, blocks[i].Group, &blocks[i].Hash)
+	}
+	a := s.arenas[s.layout[blocks[0].Group].Arena].at
+	if _, _, free := c.books.Arena(a); free < len(blocks) {
+		c.warmed ^= c.books.WarmVictims(a, scope, len(blocks)-free, c.now)
+	}
 }
 
 func (c *Core) mayPublish(s *session, e *Publish) (scope int, class Class) {
@@ -131,7 +144,7 @@ func (c *Core) publishBlock(s *session, pub *publish, e *Publish, i, sc int) Gra
 		return c.grant(s, pub, p, f, e.Part)
 	}
 	g := &s.layout[b.Group]
-	n := dram.Newcomer{
+	n := &dram.Newcomer{
 		Key: dram.Key{Space: s.space, Group: b.Group, Hash: b.Hash}, Parent: b.Parent, Chain: b.Chain,
 		Arena: s.arenas[g.Arena].at, Scope: sc, Parts: len(g.PartBytes),
 	}
@@ -140,14 +153,37 @@ func (c *Core) publishBlock(s *session, pub *publish, e *Publish, i, sc int) Gra
 	}
 	s.identity += len(b.Identity)
 	p = c.books.Begin(n)
-	f := c.spareFill
-	if f == nil {
-		f = &fill{}
-	}
-	c.spareFill, *f = nil, fill{sess: s, identity: b.Identity, parent: b.Parent}
+	f := c.newFill()
+	f.sess, f.identity, f.parent = s, b.Identity, b.Parent
 	c.fills[p] = f
 	return c.grant(s, pub, p, f, e.Part)
 }
+
+// newFill returns an empty record: one that was used, or of a slab of new ones.
+func (c *Core) newFill() *fill {
+	n := len(c.spareFills) - 1
+	if n < 0 {
+		slab := make([]fill, slabFills)
+		for i := range slab {
+			c.spareFills = append(c.spareFills, &slab[i])
+		}
+		n = slabFills - 1
+	}
+	f := c.spareFills[n]
+	c.spareFills = c.spareFills[:n]
+	return f
+}
+
+// keepFill keeps an ended record for the next.
+func (c *Core) keepFill(f *fill) {
+	*f = fill{}
+	if len(c.spareFills) < mostFills {
+		c.spareFills = append(c.spareFills, f)
+	}
+}
+
+// slabFills are 6 KiB; mostFills are a message and the next, and 100 KiB.
+const slabFills, mostFills = 64, 1024
 
 func (c *Core) grant(s *session, pub *publish, p dram.Page, f *fill, part uint32) GrantedBlock {
 	var at uint32
@@ -270,7 +306,7 @@ func (c *Core) sealGrant(at uint32, f *fill, checksum uint64) {
 	if f.sealed == 1<<c.books.Parts(g.page)-1 {
 		c.endFill(g.page, f)
 		c.show(g.page, dram.Retained, f.parent, f.identity)
-		c.spareFill = f
+		c.keepFill(f)
 	}
 	c.settlePublish(g.sess, g.pub)
 }
@@ -313,11 +349,9 @@ func (c *Core) slotsOf(dst []PlanSlot, p dram.Page) []PlanSlot {
 }
 
 func (c *Core) slotOf(p dram.Page, part int) PlanSlot {
-	a := c.arenaList[c.books.ArenaOf(p)]
-	i := c.books.SlotOf(p, part)
-	t, _ := c.books.SlotAt(a.at, i)
-	k := c.books.Key(p)
-	s := PlanSlot{Slot: SlotRef{a.id, i, t.Gen}, Bytes: c.spaceList[k.Space].layout[k.Group].PartBytes[part]}
+	i, t := c.books.PartOf(p, part)
+	space, group := c.books.PlaceOf(p)
+	s := PlanSlot{Slot: SlotRef{c.arenaList[c.books.ArenaOf(p)].id, i, t.Gen}, Bytes: c.spaceList[space].layout[group].PartBytes[part]}
 	if t.State == dram.SlotSealed {
 		s.Checksum = t.Word
 	}
@@ -340,6 +374,7 @@ func (c *Core) giveUp(p dram.Page) {
 		return
 	}
 	c.endFill(p, f)
+	c.keepFill(f)
 	c.stats.Collected++
 	c.books.Doom(p)
 	c.free(p)

@@ -61,7 +61,7 @@ func (c *Core) bring(q *query, i int, k dram.Key) bool {
 		return true
 	}
 	b, g := c.backed[k], &q.sess.layout[k.Group]
-	n := dram.Newcomer{
+	n := &dram.Newcomer{
 		Key: k, Parent: b.parent, Chain: b.chain, Arena: q.sess.arenas[g.Arena].at, Scope: q.acct.scope, Parts: len(g.PartBytes),
 	}
 	if !c.room(n) {

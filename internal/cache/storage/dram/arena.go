@@ -75,6 +75,17 @@ func (s *Store) SlotAt(a int, i uint32) (Slot, bool) {
 	return Slot{t.state, t.gen, t.page, t.word}, true
 }
 
+// PartOf returns the block's slot for a part, and its place in its arena.
+func (s *Store) PartOf(p Page, part int) (index uint32, t Slot) {
+	slots := s.arenas[s.pages[p].arena].slots
+	i := s.pages[p].first
+	for range part {
+		i = slots[i].next
+	}
+	at := &slots[i]
+	return uint32(i), Slot{at.state, at.gen, at.page, at.word}
+}
+
 // SlotOf returns the place in its arena of the block's slot for a part.
 func (s *Store) SlotOf(p Page, part int) uint32 {
 	g := &s.pages[p]

@@ -103,11 +103,19 @@ func (x *index) remove(i int) {
 			break
 		}
 		// The entry at j may move to i if its home is not in (i, j].
-		if (j-x.home(e.tag)+n)%n >= (j-i+n)%n {
+		if back(j-x.home(e.tag), n) >= back(j-i, n) {
 			x.entries[i] = e
 			i = j
 		}
 	}
 	x.entries[i] = indexEntry{}
 	x.used--
+}
+
+// back is a distance in a ring of n, from -n to n-1, as one from 0 on. A remainder would cost as much as all the rest of a step.
+func back(d, n int) int {
+	if d < 0 {
+		return d + n
+	}
+	return d
 }

@@ -92,6 +92,12 @@ func (s *Store) place(k *Key) int {
 // Key is the block's name.
 func (s *Store) Key(p Page) Key { return s.key(p) }
 
+// PlaceOf is the space and the group in the block's key.
+func (s *Store) PlaceOf(p Page) (space, group uint32) {
+	g := &s.pages[p]
+	return uint32(g.space), uint32(g.group)
+}
+
 // GroupOf is the group in the block's key.
 func (s *Store) GroupOf(p Page) uint32 { return uint32(s.pages[p].group) }
 

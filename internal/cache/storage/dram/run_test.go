@@ -18,7 +18,7 @@ func TestFindRun(t *testing.T) {
 		s.AddArena(64, 1, 0)
 		s.AddScope(0)
 		for i := range 50 {
-			p := s.Begin(Newcomer{Key: Key{uint32(i % 2), uint32(i % 3), blockHash(uint64(i))}, Parts: 1})
+			p := s.Begin(&Newcomer{Key: Key{uint32(i % 2), uint32(i % 3), blockHash(uint64(i))}, Parts: 1})
 			i, _ := s.Grant(p, 0, 0)
 			s.Seal(0, i, 0)
 			s.Show(p, Retained, 0)

@@ -85,7 +85,7 @@ type Newcomer struct {
 
 // Begin makes a Filling block with Parts reserved slots. Its key must not be there, and the arena must have the slots free: see
 // Victim. A parent that is not in memory is none.
-func (s *Store) Begin(n Newcomer) Page {
+func (s *Store) Begin(n *Newcomer) Page {
 	a := s.arenas[n.Arena]
 	mustBe(n.Key.Space <= math.MaxUint16, "a namespace's number is too large")
 	mustBe(a.freeCount >= n.Parts && n.Parts > 0 && s.freePages != None, "a block began without room")

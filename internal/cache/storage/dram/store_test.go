@@ -98,7 +98,7 @@ func (n *naive) add(s *Store, k Key, parent Hash, scope int, now Time) {
 		}
 		n.drop(s, v)
 	}
-	p := s.Begin(Newcomer{Key: k, Parent: parent, Scope: scope, Parts: 1})
+	p := s.Begin(&Newcomer{Key: k, Parent: parent, Scope: scope, Parts: 1})
 	i, _ := s.Grant(p, 0, 0)
 	s.Seal(0, i, 0)
 	s.Show(p, Retained, now)
@@ -167,7 +167,7 @@ func TestReclaimable(t *testing.T) {
 	s.AddArena(2, 1, 0)
 	s.AddScope(0)
 	old := s.bring(Key{Hash: blockHash(1)}, Hash{}, 0)
-	p := s.Begin(Newcomer{Key: Key{Hash: blockHash(2)}, Parts: 1})
+	p := s.Begin(&Newcomer{Key: Key{Hash: blockHash(2)}, Parts: 1})
 	i, _ := s.Grant(p, 0, 0)
 	s.Seal(0, i, 0)
 	s.Show(p, Reclaimable, time.Second)
@@ -298,7 +298,7 @@ func (s *Store) bring(k Key, parent Hash, now Time) Page {
 		s.Doom(v)
 		s.Free(v, func(uint32, uint32) {})
 	}
-	p := s.Begin(Newcomer{Key: k, Parent: parent, Parts: 1})
+	p := s.Begin(&Newcomer{Key: k, Parent: parent, Parts: 1})
 	slot, _ := s.Grant(p, 0, 0)
 	s.Seal(0, slot, 0)
 	s.Show(p, Retained, now)
