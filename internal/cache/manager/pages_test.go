@@ -78,7 +78,7 @@ func TestPagesFail(t *testing.T) {
 	m := begin(t, manyPages)
 	s := m.dial(func(o *client.Options) { o.Copiers = 2 })
 	broken := errors.New("broken")
-	for p, at := range []int{0, 3, 600, 1100, manyBlocks - 1} {
+	for p, at := range []int{0, 3, 33, 79, 150, 151, 600, 1100, manyBlocks - 1} {
 		ctx, cancel := context.WithCancel(context.Background())
 		_, err := s.PublishPages(ctx, prompt(p, 0, manyBlocks), func(i int) ([]byte, error) {
 			if i == at && p%2 == 0 {

@@ -263,3 +263,46 @@ func TestCloseDoesNotWaitForAManagerThatReadsNothing(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestPieces: a run is cut into pieces that follow each other, small ones first, none of them too long or too small; what is no run of one
+// group is not cut.
+func TestPieces(t *testing.T) {
+	run := func(n int) *Publish {
+		p := &Publish{}
+		for i := range n {
+			b := wire.Block{Hash: core.Hash{byte(i), byte(i >> 8), 1}}
+			if i > 0 {
+				b.Parent = p.Blocks[i-1].Hash
+			}
+			p.Blocks = append(p.Blocks, b)
+		}
+		return p
+	}
+	for _, page := range []uint32{0, 4096, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 64 << 20} {
+		s := &Session{parts: [][]uint32{{page}, {page}}}
+		for _, n := range []int{0, 1, 2, 3, 31, 64, 65, 66, 100, 511, 513, 1700, 4096, 4097} {
+			at, before := 0, 0
+			all := s.piecesOf(run(n))
+			for i, a := range all {
+				size := a.to - a.from
+				last := i+1 == len(all)
+				if a.from != at || size > 2*pieceBlocks || size*int(page) > max(2*pieceBytes, 2*int(page)) || !last && size < before || i == 0 && size > 2*firstBlocks {
+					t.Fatalf("%d pages of %d bytes: piece %d is %d to %d", n, page, i, a.from, a.to)
+				}
+				at, before = a.to, size
+			}
+			if at != n {
+				t.Fatalf("%d pages of %d bytes: only %d", n, page, at)
+			}
+		}
+	}
+	s := &Session{parts: [][]uint32{{4096}, {4096}}}
+	for what, change := range map[string]func(b *wire.Block){
+		"another parent": func(b *wire.Block) { b.Parent = core.Hash{77} }, "another group": func(b *wire.Block) { b.Group = 1 },
+	} {
+		p := run(1000)
+		if change(&p.Blocks[700]); len(s.piecesOf(p)) != 1 {
+			t.Errorf("%s: it was cut", what)
+		}
+	}
+}

@@ -67,6 +67,11 @@ const (
 	// pieceBytes and pieceBlocks bound the pieces that a long run is published in: a millisecond of copying, which hides the Manager's work for the
 	// next, and a hundred times what their frames cost.
 	pieceBytes, pieceBlocks = 16 << 20, 512
+	// firstBytes and firstBlocks bound the first of them, for whose slots the copying waits: some 100 µs, as long as their way there and back. Each
+	// that follows may be half as long again as the one before it, since a small page takes the Manager about half as long as its copying takes here.
+	firstBytes, firstBlocks = 1 << 20, 32
+	// lastBytes and lastBlocks are how little is sealed by itself at the end of a run, whose end waits for it; less takes no less time.
+	lastBytes, lastBlocks = 1 << 20, 32
 )
 
 // piece is some blocks of a Publish that go in one message.
@@ -74,6 +79,7 @@ type piece struct {
 	from, to int
 	call     *call
 	granted  *wire.Granted
+	begun    bool // its slots are being written, or were
 }
 
 // piecesOf cuts a publish up. Names of blocks follow from those before them in the message, and of what is before a message only the last one's
@@ -85,19 +91,26 @@ func (s *Session) piecesOf(p *Publish) []piece {
 			return all
 		}
 	}
-	n := pieceBlocks
-	if len(p.Blocks) > 0 && p.Blocks[0].Group == 0 {
-		n = max(1, min(n, pieceBytes/max(1, int(s.parts[0][p.Part]))))
-	}
+	page := s.parts[0][p.Part]
+	n := min(firstBlocks, fitting(firstBytes, page))
 	if len(p.Blocks) <= 2*n {
 		return all
 	}
 	all = all[:0]
-	for from := 0; from < len(p.Blocks); from += n {
-		all = append(all, piece{from: from, to: min(from+n, len(p.Blocks))})
+	most := min(pieceBlocks, fitting(pieceBytes, page))
+	for from := 0; from < len(p.Blocks); {
+		to := min(from+n, len(p.Blocks))
+		if len(p.Blocks)-to <= n/2 { // what is left is not worth a frame
+			to = len(p.Blocks)
+		}
+		all = append(all, piece{from: from, to: to})
+		from, n = to, min(n+(n+1)/2, most)
 	}
 	return all
 }
+
+// fitting is how many pages are so many bytes; at least one.
+func fitting(bytes int, page uint32) int { return max(1, bytes/max(1, int(page))) }
 
 func (s *Session) publishAll(ctx context.Context, p *Publish, f filler) (out Published, err error) {
 	if err := s.begin(); err != nil {
@@ -109,49 +122,118 @@ func (s *Session) publishAll(ctx context.Context, p *Publish, f filler) (out Pub
 	}
 	ctx, cancel := s.both(ctx)
 	defer cancel()
-	pieces := s.piecesOf(p)
-	out.Chain = p.ParentChain
-	asked, ended := 0, 0
-	ask := func() error {
-		a := &pieces[asked]
-		m := &wire.Publish{Part: p.Part, Scope: p.Scope, Root: p.Root, ParentChain: out.Chain, Blocks: p.Blocks[a.from:a.to]}
-		var err error
-		if a.call, err = s.publish.ask(m, func() { s.pubs++; m.Op = s.pubs }); err == nil {
-			asked++
-		}
-		return err
+	r := &run{s: s, p: p, pieces: s.piecesOf(p), chain: p.ParentChain}
+	ended := 0
+	if err = r.ask(); err == nil {
+		ended, err = r.write(ctx, f, &out)
 	}
-	err = ask()
-	for i := 0; err == nil && i < asked; i++ {
-		if err = s.grantedPiece(ctx, &pieces[i]); err != nil {
-			break
-		}
-		out.Chain = pieces[i].granted.Chain
-		more := i+1 < len(pieces) && pieces[i].room()
-		if more {
-			err = ask()
-		}
-		if err == nil {
-			err = s.fill(ctx, &pieces[i], p, f)
-		}
-		// The one before has been sealed for a whole piece's time: so three are open at most.
-		if err == nil && i > 0 {
-			err, ended = s.published(ctx, &pieces[i-1], &out), i
-		}
-		if !more && i+1 < len(pieces) { // nothing that continues it could be reached
-			out.Dropped += uint32(len(p.Blocks) - pieces[i].to)
-		}
+	out.Chain = r.chain
+	if err == nil { // nothing that continues what had no room could be reached
+		out.Dropped += uint32(len(p.Blocks) - r.pieces[r.asked-1].to)
 	}
-	for i := ended; i < asked; i++ {
-		switch a := &pieces[i]; {
+	for i := ended; i < r.asked; i++ {
+		switch a := &r.pieces[i]; {
 		case a.call == nil:
 		case a.granted == nil: // given up
 			s.giveUp(a.call)
 		default:
+			if !a.begun {
+				err = errors.Join(err, s.abandon(a.call, a.granted.Slots))
+			}
 			err = errors.Join(err, s.published(ctx, a, &out))
 		}
 	}
 	return out, s.lost(err)
+}
+
+// run is a publish that is under way.
+type run struct {
+	s      *Session
+	p      *Publish
+	pieces []piece
+	asked  int       // pieces
+	chain  chain.Key // of the last piece that was granted
+}
+
+// ask asks for the next piece's slots.
+func (r *run) ask() error {
+	a := &r.pieces[r.asked]
+	m := &wire.Publish{Part: r.p.Part, Scope: r.p.Scope, Root: r.p.Root, ParentChain: r.chain, Blocks: r.p.Blocks[a.from:a.to]}
+	var err error
+	if a.call, err = r.s.publish.ask(m, func() { r.s.pubs++; m.Op = r.s.pubs }); err == nil {
+		r.asked++
+	}
+	return err
+}
+
+// granted waits for the slots of piece i, and says whether another is to be asked for.
+func (r *run) granted(ctx context.Context, i int) (more bool, err error) {
+	a := &r.pieces[i]
+	if err := r.s.grantedPiece(ctx, a); err != nil {
+		return false, err
+	}
+	r.chain = a.granted.Chain
+	return i+1 < len(r.pieces) && a.room(), nil
+}
+
+// write has the pieces written, one after the other, and returns how many have ended; the one before the last that was written may not have. With
+// more than one another goroutine asks for them meanwhile: a message of hundreds of blocks takes as long as copying a tenth of small pages. Three are open
+// at most: one is sealed, one is written, and one was asked for.
+func (r *run) write(ctx context.Context, f filler, out *Published) (ended int, err error) {
+	if len(r.pieces) == 1 {
+		if _, err := r.granted(ctx, 0); err != nil {
+			return 0, err
+		}
+		return 0, r.fill(ctx, 0, f)
+	}
+	asking, stop := context.WithCancel(ctx)
+	ready, failed := make(chan int), make(chan error, 1)
+	go func() {
+		defer close(ready)
+		failed <- r.askAll(asking, ready)
+	}()
+	for i := range ready {
+		if err = r.fill(ctx, i, f); err != nil {
+			break
+		}
+		if i > 0 { // the one before has been sealed for a whole piece's time
+			err, ended = r.s.published(ctx, &r.pieces[i-1], out), i
+		}
+		if err != nil {
+			break
+		}
+	}
+	stop()
+	return ended, errors.Join(err, notStopped(<-failed, err))
+}
+
+// askAll asks for one piece after the other, as long as there is room, and tells which are granted.
+func (r *run) askAll(ctx context.Context, ready chan<- int) error {
+	for i := 0; ; i++ {
+		more, err := r.granted(ctx, i)
+		if err != nil {
+			return err
+		}
+		select {
+		case ready <- i:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if !more {
+			return nil
+		}
+		if err := r.ask(); err != nil {
+			return err
+		}
+	}
+}
+
+// notStopped is an error of askAll, but for that of having been stopped for another.
+func notStopped(err, why error) error {
+	if why != nil && errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
 }
 
 // grants asks for slots, one a block. The call is the caller's to forget unless there is an error. What is granted after the context has ended is
@@ -237,18 +319,25 @@ func (s *Session) giveUp(c *call) {
 	}()
 }
 
-// fill has the slots of a piece written and seals them, some at a time.
-func (s *Session) fill(ctx context.Context, a *piece, p *Publish, f filler) error {
+// fill has the slots of piece i written and seals them, some at a time: at the end of a long run ever fewer, so that little is left to be sealed
+// when the last is written.
+func (r *run) fill(ctx context.Context, i int, f filler) error {
+	s, p, a := r.s, r.p, &r.pieces[i]
+	last := i > 0 && i+1 == len(r.pieces)
+	a.begun = true
 	slots := a.granted.Slots
 	var done []wire.Sealed
 	var mem [][]byte
 	var blocks []int
 	for from := 0; from < len(slots); {
 		done, mem, blocks = done[:0], mem[:0], blocks[:0]
-		to, bytes := from, 0
+		to, bytes, most := from, 0, len(slots)
+		if left := (most - from) / 2; last && left >= max(lastBlocks, fitting(lastBytes, s.parts[0][p.Part])) {
+			most = from + left
+		}
 		err := ctx.Err()
 		var arena *mapping
-		for ; err == nil && to < len(slots) && bytes < f.every; to++ {
+		for ; err == nil && to < most && bytes < f.every; to++ {
 			g := &slots[to]
 			if g.Disposition != core.Write {
 				continue
