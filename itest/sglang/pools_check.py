@@ -35,7 +35,7 @@ from sglang.srt.mem_cache.utils import get_storage_hash_str  # noqa: E402
 from sglang.srt.mem_cache.radix_cache import RadixKey  # noqa: E402
 from sglang.srt.server_args import prepare_server_args  # noqa: E402
 
-from perigee.sglang import facts  # noqa: E402
+from perigee.sglang import facts, pools  # noqa: E402
 from perigee.sglang.lore import Space  # noqa: E402
 from perigee.sglang.storage import PerigeeStorage  # noqa: E402
 
@@ -338,9 +338,54 @@ class Kv(Case):
         self.assertEqual((b.batch_exists(keys), b.batch_set_v1(keys, slots(pool, 0, 1, 2, 3))), (0, [False] * 4))
 
     def test_refused_settings(self):
-        for more, extra, word in (({}, {"interface_v1": 0}, "interface_v1"), ({"tp_size": 2}, {}, "several ranks"), ({"pp_size": 2}, {}, "several ranks")):
+        for more, extra, word in (({}, {"interface_v1": 0}, "interface_v1"), ({"attn_cp_size": 2}, {}, "such ranks"), ({"pp_size": 2}, {}, "such ranks")):
             with self.assertRaisesRegex(ValueError, word):
                 PerigeeStorage(config(extra_config={"interface_v1": 1, "socket": self.m.socket} | extra, **more))
+
+
+class Identity(unittest.TestCase):
+    """What is in an engine's namespace besides the model, by SGLang's own reading of its flags."""
+
+    def setUp(self):
+        self.addCleanup(configure)
+
+    def namespace(self, *flags, **ranks):
+        configure(*flags)
+        pool = mha(4)
+        return facts.namespace(config(**ranks), {}, [pools.Pool("kv", 0, pool, torch.arange(PAGE))], bytes(32))
+
+    def options(self, *flags, **ranks):
+        return {o["name"]: o["value"] for o in self.namespace(*flags, **ranks)["compute"]["options"]}
+
+    def adapter(self, folder, name, weights):
+        path = pathlib.Path(folder, name)
+        path.mkdir(exist_ok=True)
+        (path / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 8, "target_modules": ["q_proj"]}')
+        (path / "adapter_model.safetensors").write_bytes(weights)
+        return f"{name}={path}"
+
+    def test_adapters(self):
+        """Their names, paths and files: SGLang's key has no weights in it."""
+        lora = ("--enable-lora", "--lora-backend", "torch_native", "--max-lora-rank", "8", "--lora-target-modules", "q_proj")
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertNotIn("adapters", self.options(*lora))
+            one, two = self.adapter(folder, "one", b"1"), self.adapter(folder, "two", b"2")
+            seen = [self.options(*lora, "--lora-paths", *paths)["adapters"] for paths in ((one,), (two,), (one, two), (one, two.replace("two=", "other=")))]
+            self.assertEqual(len(set(seen)), 4)
+            self.assertEqual(self.options(*lora, "--lora-paths", two, one)["adapters"], seen[2], "in any order")
+            before = self.namespace(*lora, "--lora-paths", one, two)
+            self.assertEqual(self.namespace(*lora, "--lora-paths", one, two), before, "the same over a restart")
+            self.adapter(folder, "two", b"3")
+            self.assertNotEqual(self.options(*lora, "--lora-paths", one, two)["adapters"], seen[2], "other weights at the same path")
+            pathlib.Path(folder, "two/adapter_model.safetensors").unlink()
+            pathlib.Path(folder, "two/adapter_config.json").unlink()
+            with self.assertRaises(ValueError, msg="an adapter of which nothing is known: nothing is kept"):
+                self.namespace(*lora, "--lora-paths", one, two)
+
+    def test_ranks(self):
+        each = [self.options(tp_rank=i, tp_size=2) for i in range(2)]
+        self.assertEqual([o["rank tensor"] for o in each], ["0/2", "1/2"])
+        self.assertNotIn("rank tensor", self.options())
 
 
 class Sides(Case):

@@ -161,6 +161,10 @@ class Restorable(unittest.TestCase):
 class Slots(list):
     """The engine's own kind of list."""
 
+    def __getitem__(self, i):
+        got = super().__getitem__(i)
+        return Slots(got) if isinstance(i, slice) else got
+
     def tolist(self):
         return list(self)
 
@@ -205,10 +209,56 @@ class Pools(unittest.TestCase):
     def test_slots_of_another_number_of_pages(self):
         h = HostPool(4)
         p = pools.Pool("kv", 0, h, h.slots(0))
-        self.assertEqual(p.places(h.slots(), 0), [])
+        self.assertEqual(list(p.places(h.slots(), 0)), [])
         for slots, n in ((h.slots(0, 1), 3), (h.slots(0), 0), (None, 1), (Slots([0, 1]), 1)):
             with self.assertRaises(ValueError):
                 p.places(slots, n)
+
+    def test_pages_at_equal_distances(self):
+        """The pool is asked once, and what is said afterwards is what it would say."""
+        h = HostPool(9)
+        asked, answer = [], h.get_page_buffer_meta
+        h.get_page_buffer_meta = lambda slots: asked.append(slots) or answer(slots)
+        p = pools.Pool("kv", 0, h, h.slots(0), h.slots(0, 1))
+        before = len(asked)
+        seed = random.randrange(1 << 30)
+        r = random.Random(seed)
+        with self.subTest(seed=seed):
+            for _ in range(200):
+                at = [r.randrange(9) for _ in range(r.randrange(5))]
+                got, want = p.places(h.slots(*at), len(at)), answer(h.slots(*at))
+                self.assertEqual((got.addresses, got.sizes * len(at)), want)
+                first, end = sorted(r.choices(range(6), k=2))
+                self.assertEqual(list(got[first:end]), list(got)[first:end])
+        self.assertEqual(len(asked), before)
+        for slots in ([1, 2, 3, 4], [P + 1, P + 2, P + 3, P + 4], [-P, -3, -2, -1]):
+            with self.assertRaises(ValueError):
+                p.places(Slots(slots), 1)
+
+    def test_pieces_of_several_regions(self):
+        h = HostPool(6)
+        p = pools.Pool("kv", 0, h, h.slots(0), h.slots(0, 1))
+        end = h.base + 6 * h.k
+        for shared, want in (
+                (pools.Shared([(h.base, len(h.memory), -1)]), lambda a: (0, a - h.base)),
+                (pools.Shared([(h.base, 6 * h.k, -1), (end, 6 * h.v, -1)]), lambda a: (0, a - h.base) if a < end else (1, a - end)),
+                (pools.Shared([(1, 2, -1), (h.base, len(h.memory), -1)]), lambda a: (1, a - h.base))):
+            places = p.places(h.slots(5, 0, 3), 3)
+            self.assertTrue(shared.covers(places))
+            got = shared.pages(places)
+            self.assertEqual(got.counts, [2, 2, 2])
+            self.assertEqual(list(struct.iter_unpack("<IQI", got.pieces)), [(*want(a), n) for runs in places for a, n in runs])
+        self.assertEqual(shared.pages(p.places(h.slots(), 0)), client.Pages([], b""))
+
+    def test_names(self):
+        keys = keys_of(tokens(1, 40))
+        self.assertEqual(store.names(keys), [store.name(k) for k in keys])
+        self.assertEqual(store.names([]), [])
+        for bad in (keys[0][:-2], keys[0] + "00", "zz" + keys[0][2:], " " * 2 + keys[0][2:]):
+            with self.assertRaises(ValueError):
+                store.names([keys[1], bad])
+            with self.assertRaises(ValueError):
+                store.names([bad, keys[1][:128 - len(bad)]])
 
 
 class FakeManager:
@@ -831,11 +881,11 @@ class StagingMemory(unittest.TestCase):
         self.assertEqual((len(set(a)), s.take(2), s.free), (3, None, 1))
         for i in a:
             s.view(i)[:] = bytes([i + 1]) * 4096
-            (address, size), = s.place(i)
+            ((address, size),), = s.places([i])
             self.assertEqual(bytes(pools.memory(address, size)), bytes([i + 1]) * 4096)
         s.give(a)
         self.assertEqual(s.free, 4)
-        self.assertTrue(pools.Shared([s.region()]).covers([s.place(i) for i in range(4)]))
+        self.assertTrue(pools.Shared([s.region()]).covers(s.places(range(4))))
 
 
 if __name__ == "__main__":

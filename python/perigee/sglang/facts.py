@@ -16,6 +16,9 @@ QUALIFIED = "0.5.23"
 # Groups of side pools: SGLang's name, our components and rule (docs/cache-identity.md).
 SIDE_POOLS = {"indexer": (4, 1), "swa": (8, 2), "mamba": (16 | 32, 3)}
 
+# Host pools whose pages lie at equal distances, in all of their layouts, and are not moved: by name, and not what is derived from them.
+EQUAL_PAGES = frozenset(("MHATokenToKVPoolHost",))
+
 # Settings of the namespaces below that no byte of a page depends on, or that the namespace has in another way.
 IRRELEVANT = frozenset((
     "model_path", "tokenizer_path", "download_dir", "revision", "tokenizer_revision", "tokenizer_mode", "tokenizer_worker_num", "skip_tokenizer_init",
@@ -54,9 +57,9 @@ def unsupported(config, extra):
     no(not extra.get("interface_v1"), '"interface_v1": 1 is missing in the extra config: without it SGLang copies each page once more, and does not say where to')
     no(runtime_context.get_spec().speculative_algorithm is not None, "speculative decoding is not qualified: its pages hold pairs of tokens, and a draft model's state")
     no(model_config(args).is_multimodal, "a model with media: SGLang puts 30 bits of a hash in the place of a picture's tokens, which do not tell pictures apart")
-    ranks = {"tp": config.tp_size, "pp": config.pp_size, "attention cp": config.attn_cp_size, "dcp": config.dcp_size}
+    ranks = {"pp": config.pp_size, "attention cp": config.attn_cp_size, "dcp": config.dcp_size}
     wide = [f"{k}={v}" for k, v in ranks.items() if v > 1]
-    no(wide and not extra.get("allow_unqualified_ranks"), f"{', '.join(wide)}: several ranks are built and were never run (allow_unqualified_ranks tries it)")
+    no(wide and not extra.get("allow_unqualified_ranks"), f"{', '.join(wide)}: such ranks are built and were never run (allow_unqualified_ranks tries it)")
     no(config.dcp_size > 1 or config.should_split_heads, "context-parallel decoding and split heads are not built")
     return found
 
@@ -151,6 +154,11 @@ def _options(config, args):
     if str(leaves(runtime_context.get_model())["load_format"]).lower().endswith("dummy"):
         out["seed"] = str(getattr(args, "random_seed", ""))
     return out
+
+
+def rank_suffix(config):
+    """What is behind the engine's name in the name of this rank's instance."""
+    return "" if config.tp_size * config.pp_size == 1 else f".{config.pp_rank}.{config.tp_rank}"
 
 
 def adapters(args):

@@ -25,7 +25,7 @@ from . import admission, facts, hooks, pools, restorable
 from .keeper import Keeper
 from .staging import Staging
 from .storage import ANSWER_MS, connect
-from .store import Store, name
+from .store import Store, names
 
 logger = logging.getLogger("sglang.srt.perigee")
 
@@ -47,12 +47,14 @@ class Lookup:
 
 class PerigeeLinker(UnifiedCacheLinker):
     """linker_extra_config: socket, instance, scope, weight_version, model_content, budget_ms, staging_bytes, lookup_ms, answer_ms, model, url, pool_bytes,
-    allow_unqualified_version."""
+    allow_unqualified_version, allow_unqualified_ranks."""
 
     def __init__(self, server_args, params, *, components, extra_config=None, forward_stream=None):
         self._extra = dict(extra_config or {})
         kvcache = params.token_to_kv_pool_allocator.get_kvcache()
         reasons = facts.unsupported(_Ranks(), self._extra | {"interface_v1": 1})
+        if _Ranks().tp_size > 1 and not self._extra.get("allow_unqualified_ranks"):
+            reasons.append("several ranks: they agree on what waits, which was tested by simulation alone (allow_unqualified_ranks tries it)")
         if str(kvcache.device) != "cpu":
             reasons.append(f"a device pool on {kvcache.device}: only copies on a CPU are built")
         if {c.name for c in components} != {"FULL"} or type(kvcache).__name__ != "MHATokenToKVPool":
@@ -90,7 +92,8 @@ class PerigeeLinker(UnifiedCacheLinker):
     def _register(self):
         if self._namespace is None:
             self._namespace = facts.namespace(_Ranks(), self._extra, [self._pool], facts.content(self._extra))
-        return connect(self._extra, self._instance, self._namespace, self._shared, "perigee-sglang-linker", self._extra.get("answer_ms", ANSWER_MS) / 1000)
+        instance = self._instance + facts.rank_suffix(_Ranks())
+        return connect(self._extra, instance, self._namespace, self._shared, "perigee-sglang-linker", self._extra.get("answer_ms", ANSWER_MS) / 1000)
 
     def _stop(self, reason):
         self._store.stopped = reason
@@ -99,7 +102,7 @@ class PerigeeLinker(UnifiedCacheLinker):
     # Admission: the scheduler's thread, and the worker's answers.
 
     def _ask(self, keys):
-        q = Lookup([name(k) for k in keys])
+        q = Lookup(names(keys))
         self._jobs.put(("get", q))
         return q
 
@@ -178,7 +181,7 @@ class PerigeeLinker(UnifiedCacheLinker):
         slots = self._staging.take(len(kv.keys))
         if slots is None:
             return False  # computed again one day
-        job = ("set", [name(k) for k in kv.keys], hooks.pages(kv.keys), self._pool.places(kv.device_indices, len(kv.keys)), slots)
+        job = ("set", names(kv.keys), hooks.pages(kv.keys), self._pool.places(kv.device_indices, len(kv.keys)), slots)
         with self._lock:
             self._storing += 1
         self._jobs.put(job)
@@ -209,7 +212,7 @@ class PerigeeLinker(UnifiedCacheLinker):
                 n = restorable.leading(there, q.count)
                 slots = self._staging.take(n) or []
                 if slots:
-                    hits = sum(self._store.get(0, q.names[:n], [self._staging.place(s) for s in slots]))
+                    hits = sum(self._store.get(0, q.names[:n], self._staging.places(slots)))
         finally:
             with self._lock:
                 self._staging.give(slots[hits:])
@@ -222,7 +225,7 @@ class PerigeeLinker(UnifiedCacheLinker):
         try:
             for runs, slot in zip(places, slots):
                 pools.read(runs, self._staging.view(slot))
-            ok = all(self._store.set(0, names, pages, [self._staging.place(s) for s in slots]))
+            ok = all(self._store.set(0, names, pages, self._staging.places(slots)))
         finally:
             self._staging.give(slots)
             with self._idle:

@@ -2,16 +2,41 @@
 those runs one behind the other. What they mean is the engine's business."""
 
 import ctypes
+import itertools
 import struct
 
 from .. import client
 
 
+class Places:
+    """Where some pages lie: addresses has len(sizes) for each page, one behind the other. As a sequence it is of pages, each a list of runs
+    (address, bytes)."""
+
+    __slots__ = ("addresses", "sizes")
+
+    def __init__(self, addresses, sizes):
+        self.addresses, self.sizes = addresses, sizes
+
+    def __len__(self):
+        return len(self.addresses) // len(self.sizes)
+
+    def __getitem__(self, i):
+        n = len(self.sizes)
+        if isinstance(i, slice):
+            first, end, step = i.indices(len(self))
+            if step != 1:
+                raise ValueError("only pages that follow each other")
+            return Places(self.addresses[first * n:end * n], self.sizes)
+        i = range(len(self))[i]
+        return list(zip(self.addresses[i * n:i * n + n], self.sizes))
+
+
 class Pool:
     """One of the engine's host pools. host_pool is SGLang's, or anything with its page_size, get_page_buffer_meta and layout; first is the slots of its
-    page 0, in the engine's own kind of list. group is the number of its pages' group in the namespace."""
+    page 0, in the engine's own kind of list. group is the number of its pages' group in the namespace. two are the slots of its pages 0 and 1 if pages lie at equal
+    distances and stay where they are: then the pool is not asked again, which for a page of 16 KiB takes as long as copying it."""
 
-    def __init__(self, name, group, host_pool, first):
+    def __init__(self, name, group, host_pool, first, two=None):
         self.name, self.group, self.host = name, group, host_pool
         self.slots = getattr(host_pool, "logical_page_size", host_pool.page_size)  # of a page, as the engine counts them in its indices
         _, sizes = host_pool.get_page_buffer_meta(first)
@@ -19,18 +44,35 @@ class Pool:
         self.bytes = sum(self.sizes)
         if not self.sizes or min(self.sizes) <= 0:
             raise ValueError(f"the pool {name} has no bytes")
+        self._lines = None  # for each run its address in page 0, and how far on it is in the page behind
+        if two is not None:
+            addresses, _ = host_pool.get_page_buffer_meta(two)
+            n = len(self.sizes)
+            self._lines = [(a, b - a) for a, b in zip(addresses[:n], addresses[n:], strict=True)]
 
     def places(self, slots, count):
-        """For each of count pages their runs [(address, bytes)]. It raises ValueError unless slots are those of that many pages."""
+        """Places of count pages. It raises ValueError unless slots are those of that many pages."""
         if slots is None or len(slots) != count * self.slots:
             raise ValueError(f"the pool {self.name}: {0 if slots is None else len(slots)} slots for {count} pages of {self.slots}")
         if count == 0:
-            return []
+            return Places([], self.sizes)
+        if self._lines is not None:
+            return Places(self._by_distance(slots[::self.slots].tolist()), self.sizes)
         addresses, sizes = self.host.get_page_buffer_meta(slots)
         n = len(self.sizes)
         if len(addresses) != count * n or list(sizes[:n]) != self.sizes:
             raise ValueError(f"the pool {self.name} has changed its pages")
-        return [list(zip(addresses[i * n:(i + 1) * n], self.sizes)) for i in range(count)]
+        return Places(addresses, self.sizes)
+
+    def _by_distance(self, firsts):
+        """The addresses of the pages that begin with these slots."""
+        pages = [s // self.slots for s in firsts]
+        if [p * self.slots for p in pages] != firsts or min(pages) < 0:
+            raise ValueError(f"the pool {self.name}: slots in the middle of a page")
+        out = [0] * (len(pages) * len(self._lines))
+        for i, (at, step) in enumerate(self._lines):
+            out[i::len(self._lines)] = [at + step * p for p in pages]
+        return out
 
 
 def memory(address, size):
@@ -72,13 +114,18 @@ class Shared:
         return None
 
     def pages(self, places):
-        """The places as the client wants them. All of them must be covered."""
-        out = bytearray()
-        for runs in places:
-            for address, size in runs:
-                i = self._number(address, size)
-                out += self._PIECE.pack(i, address - self.regions[i][0], size)
-        return client.Pages([len(runs) for runs in places], bytes(out))
+        """The Places as the client wants them. All of them must be covered."""
+        addresses, sizes = places.addresses, places.sizes
+        if not addresses:
+            return client.Pages([], b"")
+        number = self._number(low := min(addresses), max(addresses) - low + max(sizes))
+        if number is not None:
+            numbers, base = itertools.repeat(number), self.regions[number][0]
+            offsets = [a - base for a in addresses]
+        else:  # in several regions, or up to the very end of one
+            numbers = [self._number(a, n) for a, n in zip(addresses, itertools.cycle(sizes))]
+            offsets = [a - self.regions[i][0] for a, i in zip(addresses, numbers)]
+        return client.Pages([len(sizes)] * len(places), b"".join(map(self._PIECE.pack, numbers, offsets, itertools.cycle(sizes))))
 
     def offer(self, session):
         for i, (_, length, fd) in enumerate(self.regions):

@@ -5,6 +5,8 @@ import ctypes
 import os
 import threading
 
+from .pools import Places
+
 _POPULATE = getattr(mmap, "MADV_POPULATE_WRITE", 23)
 
 
@@ -38,9 +40,9 @@ class Staging:
         with self._lock:
             return len(self._free)
 
-    def place(self, slot):
-        """A slot's one run, as pools.py has them."""
-        return [(self.base + slot * self.size, self.size)]
+    def places(self, slots):
+        """Where they lie: a run each."""
+        return Places([self.base + s * self.size for s in slots], [self.size])
 
     def region(self):
         return self.base, self.count * self.size, self.fd

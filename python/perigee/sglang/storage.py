@@ -12,7 +12,7 @@ from . import facts, hooks, restorable
 from .keeper import Connections, Keeper
 from .lore import UNKNOWN, Lore
 from .pools import Pool, Shared, regions
-from .store import Store, name
+from .store import Store, names
 
 logger = logging.getLogger("sglang.srt.perigee")
 
@@ -83,7 +83,9 @@ class PerigeeStorage(HiCacheStorage):
             raise ValueError(f"PerigeeStorage: pools of {', '.join(strange)} are not built")
         all_pools = [("kv", self._anchor), *sorted(self._side.items())]
         for group, (n, host) in enumerate(all_pools):
-            self._pools[n] = Pool(n, group, host, torch.arange(getattr(host, "logical_page_size", host.page_size)))
+            slots = getattr(host, "logical_page_size", host.page_size)
+            two = torch.arange(2 * slots) if type(host).__name__ in facts.EQUAL_PAGES else None
+            self._pools[n] = Pool(n, group, host, torch.arange(slots), two)
         args = runtime_context.get_server_args()
         self._lore = Lore(self._pools["kv"].slots)
         self._answer_s = self._extra.get("answer_ms", ANSWER_MS) / 1000
@@ -108,9 +110,8 @@ class PerigeeStorage(HiCacheStorage):
         """In the keeper's thread: the first time it reads the model."""
         if self._namespace is None:
             self._namespace = facts.namespace(self._config, self._extra, list(self._pools.values()), facts.content(self._extra))
-        suffix = "" if self._config.tp_size * self._config.pp_size == 1 else f".{self._config.pp_rank}.{self._config.tp_rank}"
         return connect(
-            self._extra, self._instance + suffix, self._namespace, self._shared, "perigee-sglang", self._answer_s)
+            self._extra, self._instance + facts.rank_suffix(self._config), self._namespace, self._shared, "perigee-sglang", self._answer_s)
 
     def _stop(self, reason):
         if self._store is not None and not self._store.stopped:
@@ -126,7 +127,7 @@ class PerigeeStorage(HiCacheStorage):
 
     def batch_exists(self, keys, extra_info=None):
         """How many of the keys are there, from the first on."""
-        (positions,) = self._store.there([(0, [name(k) for k in keys])])
+        (positions,) = self._store.there([(0, names(keys))])
         return restorable.leading(positions, len(keys))
 
     def batch_get_v1(self, keys, host_indices, extra_info=None):
@@ -137,20 +138,20 @@ class PerigeeStorage(HiCacheStorage):
 
     def _get(self, pool, keys, host_indices, whole=False):
         p = self._pools[pool]
-        return self._store.get(p.group, [name(k) for k in keys], p.places(host_indices, len(keys)), whole)
+        return self._store.get(p.group, names(keys), p.places(host_indices, len(keys)), whole)
 
     def _set(self, pool, keys, host_indices, pages, whole=False):
         p = self._pools[pool]
-        return self._store.set(p.group, [name(k) for k in keys], pages, p.places(host_indices, len(keys)), whole)
+        return self._store.set(p.group, names(keys), pages, p.places(host_indices, len(keys)), whole)
 
     # Side pools.
 
     def batch_exists_v2(self, keys, pool_transfers=None, extra_info=None):
-        names = [name(k) for k in keys]
+        wanted = names(keys)
         transfers = [(str(t.name), t) for t in pool_transfers or []]
         if any(n not in self._pools for n, _ in transfers):
             return PoolTransferResult.empty()
-        found = self._store.there([(0, names), *((self._pools[n].group, names) for n, _ in transfers)])
+        found = self._store.there([(0, wanted), *((self._pools[n].group, wanted) for n, _ in transfers)])
         kv = restorable.leading(found[0], len(keys))
         pools = {n: (str(t.hit_policy.value), len(t.keys or ()) or 1, f) for (n, t), f in zip(transfers, found[1:])}
         lengths, hits = restorable.prefixes(kv, pools)
