@@ -92,6 +92,21 @@ class Manager:
     def flush(self):
         return ask(self.url + "/flush", {})["dropped"]
 
+    def slots(self, size):
+        """What lies in its pool: {(file, place): hash}, of pages of size bytes."""
+        out = {}
+        for path in self.arenas():
+            with open(path, "rb", buffering=0) as f:
+                out |= {(path, at): hash(os.pread(f.fileno(), size, at)) for at in range(0, os.fstat(f.fileno()).st_size, size)}
+        return out
+
+    @staticmethod
+    def flip(slots):
+        """Changes a bit in each."""
+        for path, at in slots:
+            with open(path, "r+b", buffering=0) as f:
+                os.pwrite(f.fileno(), bytes([os.pread(f.fileno(), 1, at + 12345)[0] ^ 4]), at + 12345)
+
     def arenas(self):
         """Its pool, by descriptors that the kernel tells of: a file each, open for writing."""
         folder, seen = f"/proc/{self.server.child.pid}/fd", {}
@@ -112,16 +127,17 @@ class Engine:
         self.url = f"http://127.0.0.1:{self.port}"
         self.slow = pathlib.Path(folder, "slow")  # see slow_gets.py
 
-    def start(self, *more, allocator="shm"):
+    def start(self, *more, allocator="shm", env=(), **settings):
+        """allocator "default" is a host pool that is nobody else's: then the backend copies. settings are of the extra config."""
         extra = {
             "backend_name": "perigee", "module_path": "slow_gets", "class_name": "SlowStorage", "interface_v1": 1,
             "prefetch_threshold": PAGE, "socket": self.manager.socket, "instance": "qualify", "model": MODEL, "url": self.url, "allocator": allocator,
             # Budgets that a busy machine does not use up: what is checked is that all is restored.
-            "lookup_ms": 5000, "prefetch_timeout_base": 20}
+            "lookup_ms": 5000, "prefetch_timeout_base": 20} | settings
         self.begin([
             "--enable-hierarchical-cache", "--hicache-ratio", "2", "--hicache-write-policy", "write_through", "--hicache-io-backend", "direct",
             "--hicache-mem-layout", "page_first_direct", "--hicache-storage-prefetch-policy", "timeout", "--hicache-storage-backend", "dynamic",
-            "--hicache-storage-backend-extra-config", json.dumps(extra), *more])
+            "--hicache-storage-backend-extra-config", json.dumps(extra), *more], env)
 
     def start_linked(self):
         """With the linker in the place of the host pool and its storage."""
@@ -129,11 +145,11 @@ class Engine:
             "socket": self.manager.socket, "instance": "qualify", "model": MODEL, "url": self.url, "lookup_ms": 5000, "budget_ms": 20000}}
         self.begin(["--enable-unified-cache-external-linker", "--unified-cache-external-linker-backend", "dynamic", "--unified-cache-external-linker-config", json.dumps(linker)])
 
-    def begin(self, flags):
+    def begin(self, flags, env=()):
         path = f"{ROOT / 'python'}:{ROOT / 'itest/sglang'}"
         with watch.row("an engine, from nothing to ready"):
             self.server = Server("qualify-engine", [
-                "env", f"PYTHONPATH={path}", f"PERIGEE_SLOW_GETS={self.slow}", ROOT / "scripts/sglang/serve.sh", "--name", "qualify-engine", "--port", self.port,
+                "env", f"PYTHONPATH={path}", f"PERIGEE_SLOW_GETS={self.slow}", *env, ROOT / "scripts/sglang/serve.sh", "--name", "qualify-engine", "--port", self.port,
                 "--page", PAGE, "--tokens", TOKENS, "--events-port", self.events, "--replay-port", self.replay, "--", *flags])
             self.server.ready()
 
@@ -185,13 +201,22 @@ def restorable(n):
 
 
 class Case(unittest.TestCase):
+    ranks = 1  # of the engine, each with a host pool and an instance of its own at the Manager
+    own = False  # it starts an engine of its own, in the place of whichever runs
+
+    @classmethod
+    def setUpClass(cls):
+        if not cls.own and engine.server is None:
+            engine.start()
+            wait_until(manager.registered, "the engine has registered")
+
     def setUp(self):
         began = time.monotonic()
         self.addCleanup(lambda: watch.rows.append((self.id().removeprefix("__main__."), time.monotonic() - began)))
 
-    def say(self, prompt, n=ANSWER, salt=None):
+    def say(self, prompt, n=ANSWER, salt=None, adapter=None):
         body = {"input_ids": prompt, "sampling_params": {"max_new_tokens": n, "temperature": 0, "ignore_eos": True}}
-        return Answer(prompt, ask(engine.url + "/generate", body | ({"cache_salt": salt} if salt else {})))
+        return Answer(prompt, ask(engine.url + "/generate", body | ({"cache_salt": salt} if salt else {}) | ({"lora_path": adapter} if adapter else {})))
 
     def computed(self, prompt, n=ANSWER):
         """What the engine says if it computes everything."""
@@ -205,19 +230,29 @@ class Case(unittest.TestCase):
         wait_until(manager.quiet, "nothing else is stored")
         before = manager.published()
         answers = [self.say(p, n, salt) for p in prompts]
-        pages = sum((len(p) + n - 1) // PAGE for p in prompts)
+        pages = self.ranks * sum((len(p) + n - 1) // PAGE for p in prompts)
         wait_until(lambda: manager.published() - before >= pages and manager.quiet(), f"{pages} pages are stored")
         return answers
+
+    def store_and_find(self, prompt):
+        """Stores a prompt of which nothing is there: returns the answer's ids, and where its pages lie in the Manager's pool."""
+        size = BYTES // self.ranks
+        before = manager.slots(size)
+        (want,) = self.store([prompt])
+        mine = [k for k, v in manager.slots(size).items() if before.get(k) != v]
+        self.assertEqual(len(mine), self.ranks * ((len(prompt) + ANSWER - 1) // PAGE), "the slots that it was stored to")
+        return want.ids, mine
 
     def empty(self):
         """The engine's own caches are empty, and the host pool is, too: a flush alone leaves its bytes, and the next prompt gets the same slots again, so that
         a get that copies nothing would seem to work."""
         engine.flush()
         pools = engine.pools()
-        self.assertEqual(len(pools), 1)
-        with open(pools[0], "r+b", buffering=0) as f:
-            for at in range(0, os.fstat(f.fileno()).st_size, len(ZEROS)):
-                os.pwrite(f.fileno(), ZEROS[:os.fstat(f.fileno()).st_size - at], at)
+        self.assertEqual(len(pools), self.ranks)
+        for pool in pools:
+            with open(pool, "r+b", buffering=0) as f:
+                for at in range(0, os.fstat(f.fileno()).st_size, len(ZEROS)):
+                    os.pwrite(f.fileno(), ZEROS[:os.fstat(f.fileno()).st_size - at], at)
 
     def restored(self, got, want):
         """An answer that is right, with all of its prompt that can be from the Manager."""
@@ -378,29 +413,15 @@ class Flipped(Case):
 
     def begin(self, name):
         manager.flush()
-        (path,) = manager.arenas()
-
-        def look():
-            with open(path, "rb", buffering=0) as f:
-                return [hash(os.pread(f.fileno(), BYTES, at)) for at in range(0, os.fstat(f.fileno()).st_size, BYTES)]
-
-        before, p = look(), tokens(name, 1000)
-        (want,) = self.store([p])
-        mine = [i for i, (a, b) in enumerate(zip(before, look())) if a != b]
-        self.assertEqual(len(mine), (1000 + ANSWER - 1) // PAGE, "the slots that it was stored to")
+        p = tokens(name, 1000)
+        want, mine = self.store_and_find(p)
         self.empty()
-        return path, p, want.ids, mine
-
-    def flip(self, path, slots):
-        with open(path, "r+b", buffering=0) as f:
-            for slot in slots:
-                at = slot * BYTES + 12345
-                os.pwrite(f.fileno(), bytes([os.pread(f.fileno(), 1, at)[0] ^ 4]), at)
+        return p, want, mine
 
     def test_one_bit(self):
-        path, p, want, mine = self.begin("one bit")
+        p, want, mine = self.begin("one bit")
         spoiled = manager.number("spoiled_pages_total")
-        self.flip(path, [random.Random(3).choice(mine)])
+        manager.flip([random.Random(3).choice(mine)])
         got = self.say(p)
         self.assertEqual(got.ids, want)
         self.assertLess(got.cached, restorable(1000))
@@ -410,8 +431,8 @@ class Flipped(Case):
         wait_until(lambda: self.say(p).cached == restorable(1000), "it was stored anew")
 
     def test_a_bit_in_each_page(self):
-        path, p, want, mine = self.begin("each page")
-        self.flip(path, mine)
+        p, want, mine = self.begin("each page")
+        manager.flip(mine)
         self.assertEqual(self.say(p).ids, want)
 
 
@@ -528,18 +549,29 @@ class Lost(Case):
 
 
 class Fresh(Case):
-    """In an engine that was just started."""
+    """In an engine that was just started, and that copies itself what the Manager had copied: its host pool is not in shared memory."""
 
     def test_fresh(self):
         prompts = [tokens(f"fresh {n}", n) for n in LENGTHS]
         want = self.store(prompts)
-        engine.stop()
-        wait_until(lambda: manager.number("sessions") == 0, "the engine has gone")
-        engine.start()
-        wait_until(manager.registered, "it has registered")
+        another(allocator="default")
+        self.assertEqual(engine.pools(), [])
+        copied = manager.number("copied_bytes_total")
         for p, w in zip(prompts, want):
             self.restored(self.say(p), w.ids)
-        results.append(f"{len(prompts)} prompts in a fresh engine: {sum(map(restorable, map(len, prompts)))} of {sum(map(len, prompts))} tokens restored, answers equal")
+        self.store_there()
+        self.assertEqual(manager.number("copied_bytes_total"), copied, "the Manager copies nothing")
+        results.append(f"{len(prompts)} prompts in a fresh engine that copies itself: {sum(map(restorable, map(len, prompts)))} of {sum(map(len, prompts))} tokens restored, answers equal")
+
+    def store_there(self):
+        """What it stores by this route is restored. Its host pool cannot be overwritten from here: a longer prompt gets the same slots and does it."""
+        p = tokens("by the first route", 1000)
+        (want,) = self.store([p])
+        engine.flush()
+        self.computed(tokens("in the same slots", 3000))
+        wait_until(manager.quiet, "it is stored")
+        engine.flush()
+        self.restored(self.say(p), want.ids)
 
 
 class Front:
@@ -649,12 +681,92 @@ class Both(Case):
                 results.append(f"both engines on one Manager: a prompt of {name}'s went to {picked}, {cached} of 1600 tokens restored")
 
 
+class Ranks(Case):
+    """Two ranks, tensor parallel: each is an instance of its own at the Manager, with half of each page."""
+
+    own, ranks = True, 2
+
+    def test_two_ranks(self):
+        # Each rank has a processor: the release binds them by itself only where there are as many NUMA nodes.
+        cpus = sorted(os.sched_getaffinity(0))
+        another("--tp-size", "2", env=["SGLANG_CPU_OMP_THREADS_BIND=" + "|".join(str(cpus[i % len(cpus)]) for i in range(2))])
+        prompts = [tokens(f"ranks {n}", n) for n in (100, 1000, 1999)]
+        want = [a.ids for a in self.store(prompts)]
+        self.empty()
+        for p, w in zip(prompts, want):
+            self.assertEqual(self.computed(p), w)
+        self.empty()
+        for p, w in zip(prompts, want):
+            self.restored(self.say(p), w)
+        self.one_rank_lacks_a_page()
+        results.append(f"two ranks: {sum(map(restorable, map(len, prompts)))} of {sum(map(len, prompts))} tokens restored, answers equal; a page that one of them lacks is restored by none")
+
+    def one_rank_lacks_a_page(self):
+        """A bit that flips in one rank's page: both end there."""
+        p = tokens("one rank", 1000)
+        want, places = self.store_and_find(p)
+        self.empty()
+        spoiled = manager.number("spoiled_pages_total")
+        manager.flip([random.Random(4).choice(places)])
+        got = self.say(p)
+        self.assertEqual(got.ids, want)
+        self.assertLess(got.cached, restorable(1000))
+        self.assertEqual(manager.number("spoiled_pages_total") - spoiled, 1)
+        wait_until(manager.quiet, "it is stored anew")
+        self.empty()
+        wait_until(lambda: self.say(p).cached == restorable(1000), "it was stored anew")
+
+
+class Adapters(Case):
+    """LoRA: two adapters and the model itself have no page in common."""
+
+    own = True
+
+    def test_adapters(self):
+        paths = {name: adapter(pathlib.Path(folder.name, name), seed) for seed, name in enumerate(("one", "two"))}
+        another("--enable-lora", "--lora-backend", "torch_native", "--lora-paths", *(f"{n}={p}" for n, p in paths.items()))
+        p = tokens("adapters", 1000)
+        want = {}
+        for name in (None, *paths):
+            stored = manager.number("published_blocks_total", 'disposition="write"')
+            wait_until(manager.quiet, "nothing else is stored")
+            got = self.say(p, adapter=name)
+            self.assertEqual(got.cached, 0, "another's pages")
+            want[name] = got.ids
+            pages = (1000 + ANSWER - 1) // PAGE
+            wait_until(lambda: manager.number("published_blocks_total", 'disposition="write"') - stored == pages and manager.quiet(), f"{pages} pages of its own are stored")
+        self.assertEqual(len({tuple(ids) for ids in want.values()}), 3, "an adapter changes nothing: the check is worth nothing")
+        self.assertEqual(manager.number("events_unnamed_blocks_total"), 0)
+        self.empty()
+        for name in ("two", None, "one"):
+            self.restored(self.say(p, adapter=name), want[name])
+        results.append(f"two adapters and the model itself: {restorable(1000)} of 1000 tokens of each restored, nothing in common, answers equal")
+
+
+def adapter(path, seed):
+    """Makes a LoRA adapter with random weights for the model of scripts/vllm/model.py."""
+    import torch
+    from safetensors.torch import save_file
+    path.mkdir()
+    g, weights, model = torch.Generator().manual_seed(seed), {}, json.loads((ROOT / ".cache/sglang/model/config.json").read_text())
+    wide, rank = model["hidden_size"], 8
+    for i in range(model["num_hidden_layers"]):
+        for part, heads in (("q", model["num_attention_heads"]), ("k", model["num_key_value_heads"]), ("v", model["num_key_value_heads"])):
+            for side, shape in (("A", (rank, wide)), ("B", (heads * model["head_dim"], rank))):
+                weights[f"base_model.model.model.layers.{i}.self_attn.{part}_proj.lora_{side}.weight"] = torch.randn(*shape, generator=g) * 0.1
+    save_file(weights, path / "adapter_model.safetensors")
+    (path / "adapter_config.json").write_text(json.dumps({
+        "peft_type": "LORA", "r": rank, "lora_alpha": 16, "target_modules": ["q_proj", "k_proj", "v_proj"], "bias": "none", "task_type": "CAUSAL_LM"}))
+    return path
+
+
 class Linked(Case):
     """The linker: pages go to the device pool without the host pool, and requests are passed over until theirs are here."""
 
+    own = True
+
     def test_linker(self):
-        engine.stop()
-        wait_until(lambda: manager.number("sessions") == 0, "the engine has gone")
+        leave()
         engine.start_linked()
         self.linked()
 
@@ -680,6 +792,19 @@ class Linked(Case):
         wait_until(manager.quiet, "nothing is held")
 
 
+def leave():
+    """The engine ends."""
+    engine.stop()
+    wait_until(lambda: manager.number("sessions") == 0, "the engine has gone")
+
+
+def another(*flags, **settings):
+    """Another engine in the place of the one that runs."""
+    leave()
+    engine.start(*flags, **settings)
+    wait_until(lambda: manager.registered(2 if "--tp-size" in flags else 1), "it has registered")
+
+
 folder = tempfile.TemporaryDirectory()
 manager = Manager(folder.name)
 engine = Engine(manager, folder.name)
@@ -699,12 +824,10 @@ def setUpModule():
     unittest.addModuleCleanup(folder.cleanup)
     manager.start()
     unittest.addModuleCleanup(lambda: manager.server.child.poll() is None and manager.stop())
-    engine.start()
     unittest.addModuleCleanup(engine.stop)
-    wait_until(manager.registered, "the engine has registered")
 
 
-ORDER = [Restored, Times, Aborted, Gateway, Flipped, Both, Lost, Fresh, Linked]
+ORDER = [Restored, Times, Aborted, Gateway, Flipped, Both, Lost, Fresh, Ranks, Adapters, Linked]
 
 
 def load_tests(loader, *_):

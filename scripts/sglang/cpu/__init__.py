@@ -3,13 +3,17 @@ begin() as an interpreter starts, the engine's child processes included, if SGLA
 
   - sgl_kernel and triton have stand-ins: what is imported from them exists, what is launched raises NotImplementedError.
   - Host pools are not registered with CUDA, and pages go between the "device" pool (tensors of the CPU here) and the host pool by torch.
+  - LoRA adapters lie in ordinary memory, and not in page-locked.
   - Host pools leave 1 GiB of memory to the rest of the machine, and not 10: they are small here, and so may the machine be.
+
+With SGLANG_ON_CPU_ROWS=1, which is for measuring alone, attention is computed of the new tokens of a prompt only (rows.py).
 
 All else is SGLang's own: radix tree, page hashes, threads, storage calls, the host pool's layout and allocator.
 """
 
 import importlib.machinery
 import importlib.util
+import os
 import sys
 import types
 
@@ -138,6 +142,33 @@ def _copies(module):
         setattr(module, name, getattr(copies, name))
 
 
+class Unpinned:
+    """torch, for modules that want page-locked memory of it, which a GPU is needed for."""
+
+    def __init__(self, torch):
+        self._torch = torch
+
+    def __getattr__(self, name):
+        found = getattr(self._torch, name)
+        if name not in ("tensor", "empty", "zeros"):
+            return found
+        return lambda *args, pin_memory=False, **kwargs: found(*args, **kwargs)
+
+
+def _adapters(module):
+    yield
+    import torch
+    torch.Tensor.pin_memory = lambda tensor, *args: tensor
+    module.torch = Unpinned(torch)
+
+
+def _rows(module):
+    yield
+    from . import rows
+    backend = module.TorchNativeAttnBackend
+    backend._run_sdpa_forward_extend = rows.only_new(backend._run_sdpa_forward_extend)
+
+
 def _without_triton(module):
     """torch takes a stand-in for the real thing: for it there is none."""
     kept, sys.modules["triton"] = sys.modules.get("triton"), None
@@ -153,6 +184,9 @@ def begin():
     roots = {"sgl_kernel"}
     pools = "sglang.srt.mem_cache.pool_host."
     around = {pools + "common": _pools, pools + "base": _reserve, pools + "mha": _copies}
+    around |= dict.fromkeys(("sglang.srt.lora.layers", "sglang.srt.lora.lora", "sglang.srt.lora.backend.torch_backend"), _adapters)
+    if os.environ.get("SGLANG_ON_CPU_ROWS") == "1":
+        around["sglang.srt.layers.attention.torch_native_backend"] = _rows
     if importlib.util.find_spec("triton") is None:
         roots.add("triton")
         around |= {"torch.utils._triton": _without_triton, "torch._inductor.runtime.triton_compat": _without_triton}
