@@ -108,21 +108,13 @@ func (p *prefixes) reconcile(ctx context.Context) {
 
 // follow follows the engines of which something is needed, and no others.
 func (p *prefixes) follow(v *fleet.View, c *config.Config) {
-	needs := map[string]events.Needs{} // by model
-	for i := range c.Models {
-		m := &c.Models[i]
-		w := assemble.NeedsOf(m)
-		needs[m.ID] = needs[m.ID].Or(events.Needs{Prefix: w.Prefix, Load: w.Load})
-	}
+	wants := assemble.WantsOf(c)
 	sources := eventSources(c)
 	var known []local.Engine
 	var kept []uint32
 	for w := range v.All() {
-		var n events.Needs
-		for _, m := range w.Models {
-			n = n.Or(needs[m])
-		}
-		if n == (events.Needs{}) || w.Stage == fleet.Decode && !n.Load {
+		n := events.Needs(wants.Of(w))
+		if n == (events.Needs{}) {
 			continue
 		}
 		e := local.Engine{No: w.No, URL: strings.TrimRight(w.URL, "/"), Base: w.Base(), Names: w.Models, Adapters: w.Adapters}
@@ -152,18 +144,12 @@ func (p *prefixes) follow(v *fleet.View, c *config.Config) {
 		}
 	}
 	p.kept = kept
-	p.followManagers(c, needs)
-}
-
-// followManagers follows the Cache Managers where somebody looks prefixes up here, and none elsewhere.
-func (p *prefixes) followManagers(c *config.Config, needs map[string]events.Needs) {
-	for _, n := range needs {
-		if n.Prefix {
-			p.managers.Set(managerTargets(c))
-			return
-		}
+	// Cache Managers are followed where somebody looks prefixes up here, and none elsewhere.
+	if wants.Prefix() {
+		p.managers.Set(managerTargets(c))
+	} else {
+		p.managers.Set(nil)
 	}
-	p.managers.Set(nil)
 }
 
 // sweep frees the memory of claims that were dropped, in slices.

@@ -337,3 +337,28 @@ func TestLagIsOfLiveBatches(t *testing.T) {
 		t.Errorf("a lag of %v after a live batch", got)
 	}
 }
+
+// TestOnlyWhatPoliciesLookAtIsFollowed: no KV events of decode engines, nor of a bucket whose policy does not look at prefixes.
+func TestOnlyWhatPoliciesLookAtIsFollowed(t *testing.T) {
+	cached := config.Policy{Name: config.CacheAware, CacheAware: &config.CacheAwareSettings{PrefixProvider: config.RadixTree}}
+	cfg := &config.Config{Models: []config.Model{{ID: rigModel, Buckets: []config.Bucket{
+		{Plain: &config.Group{Policy: cached, Workers: []string{"cached"}}},
+		{Plain: &config.Group{Policy: config.Policy{Name: config.RoundRobin}, Workers: []string{"turns"}}},
+		{PD: &config.PD{Prefill: config.Group{Policy: cached}, Decode: config.Group{Policy: config.Policy{Name: config.PowerOfTwo}}}},
+	}}}}
+	registry, client := fleet.NewRegistry(fleet.BreakerConfig{}, 0), &http.Client{Transport: &http.Transport{}}
+	p := startPrefixes(registry, func() *config.Config { return cfg }, client, telemetry.New(), slog.New(slog.DiscardHandler))
+	t.Cleanup(client.CloseIdleConnections)
+	t.Cleanup(p.close)
+	for id, stage := range map[string]fleet.Stage{"cached": fleet.Plain, "turns": fleet.Plain, "prefill": fleet.Prefill, "decode": fleet.Decode} {
+		registry.Put(fleet.Spec{ID: id, URL: "http://127.0.0.1:1/" + id, Models: []string{rigModel}, Stage: stage})
+	}
+	p.change()
+	r := &prefixRig{t: t}
+	r.until("what is followed", func() (out string) {
+		for _, s := range p.follower.Status() {
+			out += fmt.Sprintf("%s prefix=%v ", s.ID, s.Prefix)
+		}
+		return out
+	}, "cached prefix=true decode prefix=false prefill prefix=true ")
+}

@@ -1,8 +1,12 @@
 package assemble
 
-import "github.com/perigee-llm/perigee/internal/gateway/config"
+import (
+	"github.com/perigee-llm/perigee/internal/gateway/bucket"
+	"github.com/perigee-llm/perigee/internal/gateway/config"
+	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+)
 
-// Needs says what of the engines' own streams the policies of a model look at, their fallbacks and their admission included.
+// Needs says what of an engine's own streams the policies look at that may pick it, their fallbacks and their admission included.
 type Needs struct {
 	// Prefix is who holds which prefix, by the gateway's own index; with an indexer elsewhere it is not needed here.
 	Prefix bool
@@ -10,19 +14,57 @@ type Needs struct {
 	Load bool
 }
 
-// NeedsOf returns what the model's groups need, all buckets together.
-func NeedsOf(m *config.Model) (n Needs) {
-	for i := range m.Buckets {
-		b := &m.Buckets[i]
-		if b.Plain != nil {
-			n.add(b.Plain)
+// Wants are what each group of a configuration needs of its engines. They never change.
+type Wants struct{ groups []want }
+
+type want struct {
+	members *bucket.Group // without a policy
+	needs   Needs
+}
+
+// WantsOf returns what the groups of all models need.
+func WantsOf(c *config.Config) (w Wants) {
+	for i := range c.Models {
+		m := &c.Models[i]
+		for k := range m.Buckets {
+			b := &m.Buckets[k]
+			if b.Plain != nil {
+				w.add(m.ID, fleet.Plain, b.Plain)
+			}
+			if b.PD != nil {
+				w.add(m.ID, fleet.Prefill, &b.PD.Prefill)
+				w.add(m.ID, fleet.Decode, &b.PD.Decode)
+			}
 		}
-		if b.PD != nil {
-			n.add(&b.PD.Prefill)
-			n.add(&b.PD.Decode)
+	}
+	return w
+}
+
+func (w *Wants) add(model string, stage fleet.Stage, g *config.Group) {
+	var n Needs
+	if n.add(g); n != (Needs{}) {
+		w.groups = append(w.groups, want{bucket.NewGroup(model, stage, g.Workers, nil), n})
+	}
+}
+
+// Of returns what is needed of an engine, by the groups that it belongs to: to follow what no policy looks at costs an index that nobody reads.
+func (w *Wants) Of(e *fleet.Worker) (n Needs) {
+	for _, g := range w.groups {
+		if g.members.Accepts(e) {
+			n = Needs{Prefix: n.Prefix || g.needs.Prefix, Load: n.Load || g.needs.Load}
 		}
 	}
 	return n
+}
+
+// Prefix tells whether any group looks prefixes up in the gateway's own index, whether or not it has engines.
+func (w *Wants) Prefix() bool {
+	for _, g := range w.groups {
+		if g.needs.Prefix {
+			return true
+		}
+	}
+	return false
 }
 
 func (n *Needs) add(g *config.Group) {

@@ -19,6 +19,7 @@ func (d *decoder) compare(c *Config) {
 	d.compareDiscovery(&c.Discovery)
 	d.compareManagers(c)
 	d.comparePrefixIndex(c)
+	d.compareClientFields(c)
 	d.comparePeers(c.Peers)
 	d.compareNames(c.Models)
 	for i := range c.Models {

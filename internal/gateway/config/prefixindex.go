@@ -2,6 +2,7 @@ package config
 
 import (
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -67,6 +68,18 @@ func (d *decoder) comparePrefixIndex(c *Config) {
 	}
 }
 
+// compareClientFields warns of a field by which an engine keeps prefixes apart and says nothing of it.
+func (d *decoder) compareClientFields(c *Config) {
+	const at = "client_fields.allow"
+	if slices.Contains(c.ClientFields.Allow, "extra_key") && d.ok(at) && d.clean("models") && looksUp(c.Models) {
+		d.warnAt(at, "extra_key keeps prefixes apart in SGLang, whose KV events do not tell: what was computed for a request with one is taken for a prefix of those without",
+			"use cache_salt, or leave it out")
+	}
+}
+
+// looksUp tells whether some policy looks prefixes up, here or elsewhere.
+func looksUp(models []Model) bool { return anyPolicy(models, (*Policy).NeedsPrefixes) }
+
 // isExposed tells whether a listener can be reached from elsewhere.
 func isExposed(listen string) bool {
 	if strings.HasPrefix(listen, "unix:") {
@@ -78,18 +91,22 @@ func isExposed(listen string) bool {
 
 // ownIndex tells whether some policy looks prefixes up in the gateway's own index.
 func ownIndex(models []Model) bool {
-	own := func(p *Policy) bool {
+	return anyPolicy(models, func(p *Policy) bool {
 		provider, _ := p.Prefixes()
 		return p.NeedsPrefixes() && (provider == RadixTree || provider == "") // the default
-	}
+	})
+}
+
+// anyPolicy tells whether some policy is such a one: a model's, which its buckets take over, or a group's.
+func anyPolicy(models []Model, is func(*Policy) bool) bool {
 	for i := range models {
 		m := &models[i]
-		if own(&m.Policy) {
+		if is(&m.Policy) {
 			return true
 		}
 		for k := range m.Buckets {
 			for _, g := range m.Buckets[k].groups("") {
-				if own(&g.Policy) {
+				if is(&g.Policy) {
 					return true
 				}
 			}

@@ -28,9 +28,6 @@ type Claims interface {
 // Needs says what somebody wants to know of an engine. The zero value is nothing.
 type Needs struct{ Prefix, Load bool }
 
-// Or is what one of both wants.
-func (n Needs) Or(o Needs) Needs { return Needs{n.Prefix || o.Prefix, n.Load || o.Load} }
-
 // Target is an engine to be followed.
 type Target struct {
 	// Worker is the engine. Its load reports go to its load record.
