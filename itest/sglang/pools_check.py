@@ -30,6 +30,7 @@ sys.path.insert(0, str(ROOT / "python"))
 
 import torch  # noqa: E402
 from sglang.srt import runtime_context  # noqa: E402
+from sglang.srt.arg_groups.lora_hook import check_lora_server_args  # noqa: E402
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig, PoolHitPolicy, PoolName, PoolTransfer  # noqa: E402
 from sglang.srt.mem_cache.utils import get_storage_hash_str  # noqa: E402
 from sglang.srt.mem_cache.radix_cache import RadixKey  # noqa: E402
@@ -50,6 +51,7 @@ def configure(*more):
                                 "--enable-hierarchical-cache", "--hicache-mem-layout", "page_first_direct", "--hicache-io-backend", "direct",
                                 "--hicache-storage-backend", "dynamic", "--hicache-storage-backend-extra-config",
                                 '{"backend_name":"perigee","module_path":"perigee.sglang","class_name":"PerigeeStorage","allocator":"shm"}', *more])
+    check_lora_server_args(args)  # an engine's launcher checks all of them
     runtime_context.publish(args, role="scheduler", ranks=runtime_context.SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0))
     return args
 

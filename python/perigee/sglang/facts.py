@@ -146,9 +146,9 @@ def _options(config, args):
         if size > 1:
             out[f"rank {axis}"] = f"{rank}/{size}"
     # SGLang's key has an adapter's name and path in it, and not its weights: with other weights at its path the engine is another.
-    if adapters(args):
+    if adapters():
         h = hashlib.sha256()
-        for name, path, ident in sorted((a.lora_name, a.lora_path, a.lora_id) for a in adapters(args)):
+        for name, path, ident in sorted((a.lora_name, a.lora_path, a.lora_id) for a in adapters()):
             h.update(f"{len(name)} {name} {ident} ".encode() + fingerprint.of_path(path))
         out["adapters"] = h.hexdigest()
     if str(leaves(runtime_context.get_model())["load_format"]).lower().endswith("dummy"):
@@ -161,9 +161,10 @@ def rank_suffix(config):
     return "" if config.tp_size * config.pp_size == 1 else f".{config.pp_rank}.{config.tp_rank}"
 
 
-def adapters(args):
-    """The adapters of --lora-paths. One that is loaded later has a random id, and its pages are found by nobody after it is unloaded."""
-    return list(getattr(args, "lora_paths", None) or [])
+def adapters():
+    """The adapters of --lora-paths, as SGLang has read them: in its arguments they are as they were written. One that is loaded later has a random id, and its pages are found by
+    nobody after it is unloaded."""
+    return list(leaves(runtime_context.get_lora())["lora_paths"] or [])
 
 
 def content(extra):

@@ -86,14 +86,13 @@ class PerigeeStorage(HiCacheStorage):
             slots = getattr(host, "logical_page_size", host.page_size)
             two = torch.arange(2 * slots) if type(host).__name__ in facts.EQUAL_PAGES else None
             self._pools[n] = Pool(n, group, host, torch.arange(slots), two)
-        args = runtime_context.get_server_args()
         self._lore = Lore(self._pools["kv"].slots)
         self._answer_s = self._extra.get("answer_ms", ANSWER_MS) / 1000
         self._instance = self._extra.get("instance") or f"sglang-{uuid.uuid4().hex[:12]}"
         self._namespace = None
         self._shared = self._share(all_pools)
         self._keeper = Keeper(self._register, logger)
-        names = {a.lora_id: a.lora_name for a in facts.adapters(args)}
+        names = {a.lora_id: a.lora_name for a in facts.adapters()}
         self._store = Store(self._keeper, self._extra.get("lookup_ms", LOOKUP_MS) / 1000, names, logger, self._shared)
 
     def _share(self, all_pools):
