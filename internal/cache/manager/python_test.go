@@ -38,9 +38,14 @@ func (m *tester) python(args ...string) string {
 
 func (m *tester) pythonCommand(args ...string) *exec.Cmd {
 	m.t.Helper()
+	return pythonCommand(m.t, args...)
+}
+
+func pythonCommand(t testing.TB, args ...string) *exec.Cmd {
+	t.Helper()
 	root, err := filepath.Abs("../../..")
 	if err != nil {
-		m.t.Fatal(err)
+		t.Fatal(err)
 	}
 	cmd := exec.Command("python3", append([]string{"-I", "-c", "import sys; sys.path.insert(0, sys.argv.pop(1)); sys.argv.pop(0); import runpy; runpy.run_path(sys.argv[0], run_name='__main__')",
 		filepath.Join(root, "python"), filepath.Join(root, "python/tests/client_check.py")}, args...)...)
@@ -122,6 +127,25 @@ func TestPythonLeft(t *testing.T) {
 		t.Error(err)
 	}
 	m.settled()
+}
+
+// BenchmarkPythonQuery512 prints what a query of 512 blocks takes from Python, with a Manager in a process of its own:
+// go test -run '^$' -bench PythonQuery512 -benchtime 1x ./internal/cache/manager.
+func BenchmarkPythonQuery512(b *testing.B) {
+	for b.Loop() {
+		socket := filepath.Join(b.TempDir(), "s")
+		manager, err := start("bench", socket)
+		if err != nil {
+			b.Fatal(err)
+		}
+		out, err := pythonCommand(b, socket, "bench").CombinedOutput()
+		manager.Process.Kill()
+		manager.Wait()
+		if err != nil {
+			b.Fatalf("%v\n%s", err, out)
+		}
+		b.Log(strings.TrimSpace(string(out)))
+	}
 }
 
 // TestVLLMAdapter runs what of the adapter for vLLM needs no engine: its decisions and its threads. The rest is `make qualify-vllm`.
