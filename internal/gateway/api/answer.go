@@ -16,7 +16,8 @@ import (
 )
 
 // bufferedAnswer is how much of an answer that is not streamed is held back until it is whole, in bytes, so that one that
-// breaks off becomes an error and not half an answer. Nearly all answers are smaller; a larger one passes as it comes.
+// breaks off becomes an error and not half an answer. Nearly all answers are smaller; a larger one passes as it comes. It counts among what all
+// requests may hold until its client has it, and passes as it comes where they hold that already.
 const bufferedAnswer = 1 << 20
 
 // chunk is the size of the buffers that streams are copied with, in bytes: what an engine that is ahead has ready at once, a
@@ -195,22 +196,24 @@ func (c *call) whole(l *leg, resp *http.Response) *failure {
 		return nil
 	}
 	lent := chunks.Get().(*[chunk]byte)
-	buf := lent[:0]
-	if resp.ContentLength >= chunk { // one byte more than it says finds its end
-		buf = make([]byte, 0, min(resp.ContentLength+1, bufferedAnswer))
-	}
 	defer func() {
 		if !c.clientLeft {
 			chunks.Put(lent)
 		}
 	}()
+	buf, e := lent[:0], (*Error)(nil)
+	if resp.ContentLength >= chunk { // one byte more than it says finds its end
+		buf, e = c.grow(nil, min(resp.ContentLength+1, bufferedAnswer))
+	} else if !c.hold(chunk) {
+		e = errOverloaded
+	}
 	for {
-		if len(buf) == cap(buf) {
-			if len(buf) >= bufferedAnswer {
-				c.long(l, resp, buf)
-				return nil
-			}
-			buf = append(buf, 0)[:len(buf)]
+		if len(buf) == cap(buf) && len(buf) < bufferedAnswer {
+			buf, e = c.grow(buf, min(2*int64(cap(buf)), bufferedAnswer))
+		}
+		if e != nil || len(buf) == cap(buf) { // where no more can be held, it passes as it comes
+			c.long(l, resp, buf)
+			return nil
 		}
 		n, err := resp.Body.Read(buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n]
@@ -226,12 +229,13 @@ func (c *call) whole(l *leg, resp *http.Response) *failure {
 		return c.brokeOff(l, resp, io.ErrUnexpectedEOF)
 	}
 	c.usage = sse.UsageOf(buf)
-	l.clock.Stop()
+	// The engine has done its part, whoever leaves now: a client that reads slowly must not keep its place, nor the request.
+	l.end(judge(resp.StatusCode))
+	c.dropQuestion(int64(cap(buf)))
 	c.head(resp, int64(len(buf)))
 	if c.send(buf) != nil {
 		c.clientLeft, c.broken = true, true
 	}
-	l.end(judge(resp.StatusCode)) // the engine has done its part, whoever left
 	return nil
 }
 
@@ -251,7 +255,7 @@ func (c *call) brokeOff(l *leg, resp *http.Response, err error) *failure {
 
 // long passes on an answer that is too long to hold back: what has come, then the rest as it comes.
 func (c *call) long(l *leg, resp *http.Response, have []byte) {
-	c.forgetQuestion()
+	c.dropQuestion(int64(cap(have)))
 	l.clock.Stop()
 	within := l.limit - time.Since(l.sentAt)
 	c.head(resp, resp.ContentLength)
@@ -260,6 +264,7 @@ func (c *call) long(l *leg, resp *http.Response, have []byte) {
 	left := c.send(have) != nil
 	var err error
 	if !left {
+		c.letGo()
 		left, err = c.copyLong(l, resp, &sniff, within)
 	}
 	end := endClean

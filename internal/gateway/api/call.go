@@ -106,8 +106,11 @@ type asked struct {
 // questions are empty ones. They are large, and in the heap each would leave a hole between what streams keep.
 var questions = sync.Pool{New: func() any { return new(asked) }}
 
-// forgetQuestion lets the question go. Nothing may be sent to an engine any more.
-func (c *call) forgetQuestion() {
+// forgetQuestion lets the question go, and all that is held. Nothing may be sent to an engine any more.
+func (c *call) forgetQuestion() { c.dropQuestion(0) }
+
+// dropQuestion lets the question go; n bytes stay held, of an answer.
+func (c *call) dropQuestion(n int64) {
 	if c.asked != nil {
 		pieces := c.asked.pieces[:cap(c.asked.pieces)]
 		clear(pieces)
@@ -116,7 +119,7 @@ func (c *call) forgetQuestion() {
 		c.asked = nil
 	}
 	c.in.ids, c.in.prompt = nil, nil
-	c.letGo()
+	c.giveBack(c.held - n)
 }
 
 // statusClientLeft is what the log shows when the client left before an answer began; it is nginx's.

@@ -9,50 +9,93 @@ import (
 	"time"
 )
 
-// firstRead bounds what is allocated on the word of a Content-Length, in bytes; beyond it the buffer grows with what comes.
-const firstRead = 1 << 20
+// onItsWord is how much is allocated on the word of a Content-Length once something of a body has come, in bytes. More is taken only beside what
+// has come: thousands of clients that send a head and hardly more must not hold what all bodies may take together. Less would have usual requests
+// copied.
+const onItsWord = 64 << 10
 
 // readBody reads the whole body within the limits on its size, on the sender's silence and on what all requests hold together. A
 // sender that sends a little now and then has as long as an engine would have for its answer. The caller gives the memory back
 // with letGo.
+//
+// A body is held whole, and in one piece: another engine may have to get it, its length decides the bucket, and what is to be guarded may stand
+// at its end. While it grows the old memory and the new are both there, and both count.
 func (c *call) readBody() ([]byte, *Error) {
 	if encoded(c.r.Header) {
 		return nil, errEncoded // engines would not undo it either
 	}
-	limit := c.v.Settings.MaxBody
-	if c.r.ContentLength > limit {
+	limit, declared := c.v.Settings.MaxBody, c.r.ContentLength
+	if declared > limit {
 		return nil, errBodyTooLarge // the server closes the connection rather than reading it all
 	}
 	in := c.r.Body
-	if c.r.ContentLength < 0 {
+	if declared < 0 {
 		in = http.MaxBytesReader(c.w, in, limit)
 	}
-	first := max(512, min(c.r.ContentLength+1, firstRead))
-	if !c.hold(first) {
+	if !c.hold(chunk) {
 		return nil, errOverloaded
 	}
-	buf := make([]byte, 0, first)
 	end := c.started.Add(c.v.Settings.RequestTimeout)
-	for {
+	buf, err, e := c.readFirst(in, end)
+	for e == nil && err == nil {
 		if len(buf) == cap(buf) {
-			more := min(2*int64(cap(buf)), limit+1) // one more than the limit finds out that there is more
-			if !c.hold(more - int64(cap(buf))) {
-				return nil, errOverloaded
+			if buf, e = c.grow(buf, room(int64(len(buf)), declared, limit)); e != nil {
+				return nil, e
 			}
-			buf = append(make([]byte, 0, more), buf...)
 		}
-		_ = c.rc.SetReadDeadline(earlier(time.Now().Add(c.v.Settings.BodyStall), end))
-		n, err := in.Read(buf[len(buf):cap(buf)])
+		var n int
+		n, err = c.readPart(in, buf[len(buf):cap(buf)], end)
 		buf = buf[:len(buf)+n]
-		switch {
-		case err == nil:
-			continue
-		case errors.Is(err, io.EOF):
-			return buf, nil // the deadline counts for nothing any more: net/http lifts it, our own server reads no more of this request
-		}
-		// The deadline stays: the server would wait for the rest of the body, and after an error of its reading it closes.
-		return nil, bodyError(err)
 	}
+	switch {
+	case e != nil:
+		return nil, e
+	case errors.Is(err, io.EOF):
+		return buf, nil // the deadline counts for nothing any more: net/http lifts it, our own server reads no more of this request
+	}
+	// The deadline stays: the server would wait for the rest of the body, and after an error of its reading it closes.
+	return nil, bodyError(err)
+}
+
+// readFirst waits for the beginning of a body with a buffer from the pool, of which the caller holds the size, and returns it in one of its own.
+func (c *call) readFirst(in io.Reader, end time.Time) (buf []byte, err error, e *Error) { //nolint:revive // two kinds of errors
+	first := chunks.Get().(*[chunk]byte)
+	defer chunks.Put(first)
+	n, err := c.readPart(in, first[:], end)
+	size := int64(n)
+	switch {
+	case err == nil:
+		size = room(size, c.r.ContentLength, c.v.Settings.MaxBody)
+	case !errors.Is(err, io.EOF):
+		return nil, err, nil
+	}
+	buf, e = c.grow(first[:n], size)
+	return buf, err, e
+}
+
+// readPart reads what is there of a body, within the sender's time.
+func (c *call) readPart(in io.Reader, p []byte, end time.Time) (int, error) {
+	_ = c.rc.SetReadDeadline(earlier(time.Now().Add(c.v.Settings.BodyStall), end))
+	return in.Read(p)
+}
+
+// room is how long the buffer of a body should be of which so much has come, in bytes. One that is declared has one byte more than
+// it needs, so that its end is met without another step; limit is what another may have, and one byte more finds out that it has more.
+func room(have, declared, limit int64) int64 {
+	if declared >= 0 {
+		return min(declared, max(onItsWord, 4*have)) + 1
+	}
+	return min(max(512, 2*have), limit+1)
+}
+
+// grow moves what is in a buffer, of which the size is held, to a new one, or returns the old one where no more can be held.
+func (c *call) grow(old []byte, size int64) ([]byte, *Error) {
+	if !c.hold(size) {
+		return old, errOverloaded
+	}
+	buf := append(make([]byte, 0, size), old...)
+	c.giveBack(int64(cap(old)))
+	return buf, nil
 }
 
 // encoded tells whether a body has a content coding.
@@ -76,11 +119,23 @@ func (c *call) hold(n int64) bool {
 	return true
 }
 
-// letGo gives back what hold took.
-func (c *call) letGo() {
-	c.s.buffered.Add(-c.held)
-	c.held = 0
+// giveBack gives back n bytes of what hold took.
+func (c *call) giveBack(n int64) {
+	c.s.buffered.Add(-n)
+	c.held -= n
 }
+
+// keep has the call hold n bytes, however many it held, and tells whether they were to be had.
+func (c *call) keep(n int64) bool {
+	if n > c.held {
+		return c.hold(n - c.held)
+	}
+	c.giveBack(c.held - n)
+	return true
+}
+
+// letGo gives back all that hold took.
+func (c *call) letGo() { c.giveBack(c.held) }
 
 func earlier(a, b time.Time) time.Time {
 	if a.Before(b) {

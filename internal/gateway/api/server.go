@@ -41,7 +41,7 @@ type Model struct {
 type Settings struct {
 	// MaxBody is the longest request body, in bytes.
 	MaxBody int64
-	// MaxBuffered is how much of request bodies is held at once, all requests together, in bytes.
+	// MaxBuffered is how much of request bodies, and of answers held back, is in memory at once, all requests together, in bytes.
 	MaxBuffered int64
 	// MaxAttempts is how many engines a request may be tried on in all.
 	MaxAttempts int
@@ -109,7 +109,7 @@ type Server struct {
 	draining atomic.Bool
 	requests atomic.Uint64 // ever, for the keys of random choices
 	active   atomic.Int64  // under way
-	buffered atomic.Int64  // bytes of request bodies that are held
+	buffered atomic.Int64  // bytes of request bodies and answers that are held
 
 	encoders encoders
 	aborts   aborter

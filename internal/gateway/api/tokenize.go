@@ -27,10 +27,14 @@ type tokenizeRequest struct {
 	AddGenerationPrompt *bool           `json:"add_generation_prompt"`
 }
 
-type tokenizeAnswer struct {
-	Model  string   `json:"model"`
-	Tokens []uint32 `json:"tokens"`
-	Count  int      `json:"count"`
+func (q *tokenizeRequest) model() string { return q.Model }
+
+func (q *tokenizeRequest) size() int64 {
+	n := len(q.Messages) + len(q.Tools)
+	if q.Prompt != nil {
+		n += len(*q.Prompt)
+	}
+	return int64(n)
 }
 
 type detokenizeRequest struct {
@@ -39,9 +43,16 @@ type detokenizeRequest struct {
 	SkipSpecialTokens bool            `json:"skip_special_tokens"`
 }
 
-type detokenizeAnswer struct {
-	Model string `json:"model"`
-	Text  string `json:"text"`
+func (q *detokenizeRequest) model() string { return q.Model }
+
+func (q *detokenizeRequest) size() int64 { return int64(len(q.Tokens)) }
+
+// question is a body of one of the two.
+type question interface {
+	// model is the name of the model that is asked for.
+	model() string
+	// size is how much there is to be encoded or decoded, in bytes.
+	size() int64
 }
 
 // maxDetokenized bounds the ids of one request: four million take 16 MiB here, and no engine has a longer context.
@@ -50,30 +61,90 @@ const maxDetokenized = 4 << 20
 // tokenizeText answers POST /tokenize and /v1/tokenize.
 func (s *Server) tokenizeText(w http.ResponseWriter, r *http.Request) {
 	var q tokenizeRequest
-	m, e := s.tokenQuestion(w, r, &q, func() string { return q.Model })
-	if e != nil {
-		e.write(w)
-		return
-	}
-	size := len(q.Messages)
-	if q.Prompt != nil {
-		size += len(*q.Prompt)
-	}
-	if !s.encoders.enter(r.Context(), size, s.current.Load().Settings.RequestTimeout) {
-		errBusy.write(w)
-		return
-	}
-	ids, e := s.tokensOf(m, &q, size)
-	if e != nil {
-		e.write(w)
-		return
-	}
-	writeJSON(w, http.StatusOK, tokenizeAnswer{Model: q.Model, Tokens: ids, Count: len(ids)})
+	s.answerQuestion(w, r, &q, func(c *call, m *Model) *Error {
+		ids, e := c.tokensOf(m, &q)
+		if e == nil {
+			c.writeTokens(q.Model, ids)
+		}
+		return e
+	})
 }
 
-// tokensOf returns the tokens that are asked for, and gives the place up; none is a list too.
-func (s *Server) tokensOf(m *Model, q *tokenizeRequest, size int) ([]uint32, *Error) {
-	defer s.encoders.leave(size)
+// detokenizeIDs answers POST /detokenize and /v1/detokenize. Ids that no token has add nothing to the text.
+func (s *Server) detokenizeIDs(w http.ResponseWriter, r *http.Request) {
+	var q detokenizeRequest
+	s.answerQuestion(w, r, &q, func(c *call, m *Model) *Error {
+		text, e := c.textOf(m, &q)
+		if e == nil {
+			c.writeText(q.Model, text)
+		}
+		return e
+	})
+}
+
+// answerQuestion reads a body into q, a pointer to a struct, and has answer write an answer or say what is wrong. From the body's first byte to the
+// answer's last what the request has in memory counts among what all requests may hold: the body, its decoded copies, and what comes out of them.
+// What a chat template makes of messages in between does not: that is there only while it is at work, for which the encoders have few places.
+func (s *Server) answerQuestion(w http.ResponseWriter, r *http.Request, q question, answer func(*call, *Model) *Error) {
+	v := s.current.Load()
+	c := &call{s: s, v: v, w: w, r: r, rc: *http.NewResponseController(w), started: time.Now(), id: requestID(r.Header)}
+	w.Header()[headerRequestID] = []string{c.id}
+	defer c.letGo()
+	m, e := c.readQuestion(q)
+	if e == nil {
+		e = answer(c, m)
+	}
+	if e != nil {
+		c.letGo()
+		e.write(w)
+	}
+}
+
+// readQuestion reads a body into q, and finds the model that it names, which has a tokenizer. What is held then is what q has.
+func (c *call) readQuestion(q question) (*Model, *Error) {
+	caller, e := c.v.admit(c.v.Keys, c.w, c.r)
+	if e != nil {
+		return nil, e
+	}
+	text, e := c.readBody()
+	if e != nil {
+		return nil, e
+	}
+	if !c.hold(2 * int64(len(text))) { // what onlyKnown makes, and what stays; a byte that is no UTF-8 becomes three in it
+		return nil, errOverloaded
+	}
+	if !json.Valid(text) {
+		return nil, badRequest("the body is not JSON")
+	}
+	if !onlyKnown(text, q) || json.Unmarshal(text, q) != nil {
+		return nil, errUnprocessable
+	}
+	if !c.keep(q.size()) {
+		return nil, errOverloaded
+	}
+	m := c.v.models[q.model()]
+	if m == nil || !c.v.allows(caller, m) {
+		return nil, &Error{Status: http.StatusNotFound, Code: "model_not_found", Message: "this gateway does not serve the model that the request names"}
+	}
+	if m.Tokens == nil {
+		return nil, errNoTokenizer
+	}
+	return m, nil
+}
+
+// idBytes is what an id takes, in bytes.
+const idBytes = 4
+
+// tokensOf returns the tokens that are asked for, which are held; what is asked is held no more. None is a list too.
+func (c *call) tokensOf(m *Model, q *tokenizeRequest) ([]uint32, *Error) {
+	size := q.size()
+	if !c.s.encoders.enter(c.r.Context(), int(size), c.v.Settings.RequestTimeout) {
+		return nil, errBusy
+	}
+	defer c.s.encoders.leave(int(size))
+	if !c.hold(idBytes * size) { // no tokenizer makes more of a text than it has bytes
+		return nil, errOverloaded
+	}
 	var ids []uint32
 	switch chat := present(q.Messages); {
 	case q.Prompt != nil && !chat:
@@ -89,79 +160,75 @@ func (s *Server) tokensOf(m *Model, q *tokenizeRequest, size int) ([]uint32, *Er
 	default:
 		return nil, badRequest("a prompt or messages are needed, and not both")
 	}
-	if ids == nil {
-		ids = []uint32{}
+	q.Prompt, q.Messages, q.Tools = nil, nil, nil
+	if !c.keep(idBytes * int64(cap(ids))) {
+		return nil, errOverloaded
 	}
 	return ids, nil
 }
 
-// detokenizeIDs answers POST /detokenize and /v1/detokenize. Ids that no token has add nothing to the text.
-func (s *Server) detokenizeIDs(w http.ResponseWriter, r *http.Request) {
-	var q detokenizeRequest
-	m, e := s.tokenQuestion(w, r, &q, func() string { return q.Model })
-	if e != nil {
-		e.write(w)
-		return
-	}
+// textOf returns the text that is asked for, which is held; what is asked is held no more.
+func (c *call) textOf(m *Model, q *detokenizeRequest) (string, *Error) {
 	if !present(q.Tokens) {
-		badRequest("tokens are needed").write(w)
-		return
+		return "", badRequest("tokens are needed")
 	}
-	if bytes.Count(q.Tokens, []byte{','}) >= maxDetokenized {
-		errBodyTooLarge.write(w)
-		return
+	n := bytes.Count(q.Tokens, []byte{','}) + 1
+	if n > maxDetokenized {
+		return "", errBodyTooLarge
+	}
+	if !c.hold(2 * idBytes * int64(n)) { // a list that grows is there twice for a moment
+		return "", errOverloaded
 	}
 	var ids []uint32
 	if bytes.IndexByte(q.Tokens, 'n') >= 0 || json.Unmarshal(q.Tokens, &ids) != nil { // null would be read as 0
-		errUnprocessable.write(w)
-		return
+		return "", errUnprocessable
 	}
-	if !s.encoders.enter(r.Context(), len(q.Tokens), s.current.Load().Settings.RequestTimeout) {
-		errBusy.write(w)
-		return
+	size := len(q.Tokens)
+	if !c.s.encoders.enter(c.r.Context(), size, c.v.Settings.RequestTimeout) {
+		return "", errBusy
 	}
-	text, ok := s.textOf(m, ids, &q)
+	defer c.s.encoders.leave(size)
+	if !c.hold(3 * min(m.Tokens.TokenBytes(ids), c.v.Settings.MaxBody)) { // as Decode bounds it
+		return "", errOverloaded
+	}
+	text, ok := m.Tokens.Decode(ids, q.SkipSpecialTokens, int(c.v.Settings.MaxBody))
 	if !ok {
-		badRequest("the text of these tokens is longer than this gateway's bodies").write(w)
-		return
+		return "", badRequest("the text of these tokens is longer than this gateway's bodies")
 	}
-	writeJSON(w, http.StatusOK, detokenizeAnswer{Model: q.Model, Text: text})
+	q.Tokens = nil
+	if !c.keep(int64(len(text))) {
+		return "", errOverloaded
+	}
+	return text, nil
 }
 
-// textOf returns the text that is asked for, and gives the place up.
-func (s *Server) textOf(m *Model, ids []uint32, q *detokenizeRequest) (string, bool) {
-	defer s.encoders.leave(len(q.Tokens))
-	return m.Tokens.Decode(ids, q.SkipSpecialTokens, int(s.current.Load().Settings.MaxBody))
+// writeTokens answers with a list of ids. It is written in pieces: as one text it would be twice as long as the ids.
+func (c *call) writeTokens(model string, ids []uint32) {
+	p := c.beginJSON()
+	p.text(`{"model":`)
+	p.quoted(model)
+	p.text(`,"tokens":[`)
+	for i, id := range ids {
+		if i > 0 {
+			p.text(",")
+		}
+		p.number(uint64(id))
+	}
+	p.text(`],"count":`)
+	p.number(uint64(len(ids)))
+	p.text("}\n")
+	p.end()
 }
 
-// tokenQuestion reads a body into q, a pointer to a struct, and finds the model that it names, which has a tokenizer.
-func (s *Server) tokenQuestion(w http.ResponseWriter, r *http.Request, q any, model func() string) (*Model, *Error) {
-	v := s.current.Load()
-	c := &call{s: s, v: v, w: w, r: r, rc: *http.NewResponseController(w), started: time.Now(), id: requestID(r.Header)}
-	w.Header()[headerRequestID] = []string{c.id}
-	caller, e := v.admit(v.Keys, w, r)
-	if e != nil {
-		return nil, e
-	}
-	defer c.letGo()
-	text, e := c.readBody()
-	if e != nil {
-		return nil, e
-	}
-	if !json.Valid(text) {
-		return nil, badRequest("the body is not JSON")
-	}
-	if !onlyKnown(text, q) || json.Unmarshal(text, q) != nil {
-		return nil, errUnprocessable
-	}
-	m := v.models[model()]
-	if m == nil || !v.allows(caller, m) {
-		return nil, &Error{Status: http.StatusNotFound, Code: "model_not_found", Message: "this gateway does not serve the model that the request names"}
-	}
-	if m.Tokens == nil {
-		return nil, errNoTokenizer
-	}
-	return m, nil
+// writeText answers with a text, in pieces.
+func (c *call) writeText(model, text string) {
+	p := c.beginJSON()
+	p.text(`{"model":`)
+	p.quoted(model)
+	p.text(`,"text":`)
+	p.quoted(text)
+	p.text("}\n")
+	p.end()
 }
 
 // onlyKnown tells whether text is an object whose keys are those of the struct that q points to, letter for letter:

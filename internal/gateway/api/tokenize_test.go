@@ -56,7 +56,10 @@ func TestDetokenize(t *testing.T) {
 			{`{"model":"m","tokens":[]}`, ``},
 			{`{"model":"m","tokens":[4294967295,100000]}`, ``},
 		} {
-			want, _ := json.Marshal(detokenizeAnswer{"m", c.want})
+			want, _ := json.Marshal(struct {
+				Model string `json:"model"`
+				Text  string `json:"text"`
+			}{"m", c.want})
 			for _, path := range both("detokenize") {
 				if a := r.post(path, c.sent); a.status != 200 || a.body != string(want)+"\n" {
 					t.Errorf("%s %s: %+v", path, c.sent, a)
@@ -213,7 +216,10 @@ func FuzzTokenizeRequest(f *testing.F) {
 				continue
 			}
 			var q tokenizeRequest
-			var a tokenizeAnswer
+			var a struct {
+				Tokens []uint32
+				Count  int
+			}
 			if err := json.Unmarshal(text, &q); err != nil {
 				t.Fatal(err)
 			}

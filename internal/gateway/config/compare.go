@@ -50,8 +50,8 @@ func (d *decoder) compareServer(s *Server) {
 				"shorten the drain or grant more, else requests are cut off")
 		}
 	}
-	if at := "server.max_buffered_bytes"; d.ok(at, "server.max_body_bytes") && s.MaxBufferedBytes < s.MaxBodyBytes {
-		d.faultAt(at, classValue, fmt.Sprintf("%d bytes cannot hold one body of %s %d", s.MaxBufferedBytes, d.name("server.max_body_bytes"), s.MaxBodyBytes), "raise it, or lower the other")
+	if at := "server.max_buffered_bytes"; d.ok(at, "server.max_body_bytes") && s.MaxBufferedBytes/2 < s.MaxBodyBytes {
+		d.faultAt(at, classValue, fmt.Sprintf("%d bytes cannot hold one body while it grows, which is twice %s %d", s.MaxBufferedBytes, d.name("server.max_body_bytes"), s.MaxBodyBytes), "raise it, or lower the other")
 	}
 	if at := "server.request_timeout"; d.ok(at, "server.stale_request_timeout") && s.RequestTimeout > s.StaleRequestTimeout {
 		d.warnAt(at, fmt.Sprintf("%s is longer than %s %s, which ends the request first", spanText(s.RequestTimeout), d.name("server.stale_request_timeout"), spanText(s.StaleRequestTimeout)),

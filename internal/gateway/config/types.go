@@ -246,7 +246,7 @@ type Server struct {
 	StreamIdleTimeout   time.Duration
 	StaleRequestTimeout time.Duration
 	MaxBodyBytes        int64
-	MaxBufferedBytes    int64 // of all request bodies held at once; at least MaxBodyBytes
+	MaxBufferedBytes    int64 // of all request bodies and answers held at once; at least twice MaxBodyBytes
 	MaxAttempts         int
 	Clients             ClientLimits
 	PublicMetrics       bool

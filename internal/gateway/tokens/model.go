@@ -123,6 +123,15 @@ func (m *Model) Encode(text string, special bool) []uint32 {
 	return m.tok.Encode(ids, text, bpe.Options{AddSpecial: special, Cache: m.cache})
 }
 
+// TokenBytes returns how many bytes the tokens of ids have together, as the tokenizer's file writes them.
+func (m *Model) TokenBytes(ids []uint32) (n int64) {
+	for _, id := range ids {
+		token, _ := m.tok.IDToToken(id)
+		n += int64(len(token))
+	}
+	return n
+}
+
 // Decode returns the text of ids, without special tokens if skipSpecial. It returns false for ids whose tokens, as the
 // tokenizer's file writes them, have more than limit bytes together: a short id can stand for a long token. The text is at
 // most three times as long, where each byte is one that is no UTF-8.
