@@ -87,7 +87,7 @@ func buildSettings(c *config.Config) api.Settings {
 	s := api.Settings{
 		MaxBody: c.Server.MaxBodyBytes, MaxBuffered: c.Server.MaxBufferedBytes, MaxAttempts: c.Server.MaxAttempts,
 		RequestTimeout: c.Server.RequestTimeout, StreamIdle: c.Server.StreamIdleTimeout, Stale: c.Server.StaleRequestTimeout,
-		BodyStall: api.DefaultBodyStall, ClientStall: api.DefaultClientStall,
+		BodyStall: c.Server.Clients.BodyTimeout, ClientStall: c.Server.Clients.SendTimeout,
 		PublicMetrics: c.Server.PublicMetrics, PublicFlush: c.Server.PublicFlushCache,
 		ForwardAuthorization: c.Server.APIKeys != nil && c.Server.APIKeys.ForwardAuthorization,
 	}

@@ -23,8 +23,11 @@ import (
 // door is a listener with a bound on its connections, which tells for what each of them was cut off. A plain one's connections are served by
 // package downstream. With TLS they are net/http's, which has HTTP/2; the door stands below TLS, so net/http still sees the *tls.Conn that it needs.
 //
-// The full case: a connection too many is taken and closed at once, over plain HTTP with a 503. Leaving it in the system's queue would keep
-// its client waiting for as long as those that hold the places like, without a word.
+// The full case: a connection too many takes the place of one that waits for a request, and has waited long: or a client that asks for next to nothing
+// every two minutes could hold all places. Where none waits it is closed at once, over plain HTTP with a 503. Leaving it in the system's queue
+// would keep its client waiting for as long as those that hold the places like, without a word.
+//
+// Requests are bounded too, for the sake of HTTP/2, which has many on one connection.
 type door struct {
 	net.Listener
 	name     string // of the listener
@@ -33,6 +36,10 @@ type door struct {
 	metrics  *telemetry.Metrics
 	handlers handlers // of net/http's requests
 	open     atomic.Int64
+	active   atomic.Int64 // requests under way
+
+	mu     sync.Mutex
+	places map[*place]struct{} // that are open; guarded by mu
 }
 
 var _ net.Listener = (*door)(nil)
@@ -44,8 +51,8 @@ func (d *door) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if d.open.Add(1) <= int64(d.limits.MaxConnections) {
-			at := &place{Conn: c, door: d}
+		if d.open.Add(1) <= int64(d.limits.MaxConnections) || d.makeRoom() {
+			at := d.take(c)
 			if !d.secure {
 				return at, nil // downstream reads and writes what is below
 			}
@@ -74,11 +81,71 @@ func (d *door) collect() prometheus.Collector {
 	}, func() float64 { return float64(d.open.Load()) })
 }
 
+// take gives a connection its place.
+func (d *door) take(c net.Conn) *place {
+	p := &place{Conn: c, door: d}
+	p.Waits(time.Now())
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.places == nil {
+		d.places = map[*place]struct{}{}
+	}
+	d.places[p] = struct{}{}
+	return p
+}
+
+// looked is how many connections are looked at for one that has waited long: all of them would take a millisecond, and the longest of so
+// many is among the oldest twentieth of those that wait but for one time in twenty-seven.
+const looked = 64
+
+// makeRoom closes the connection that has waited longest for a request, of some that are picked without system (the map's order is no order), and
+// tells whether there was one.
+func (d *door) makeRoom() bool {
+	var longest *place
+	var since int64
+	d.mu.Lock()
+	n := 0
+	for p := range d.places {
+		if at := p.waits.Load(); at > 0 && (longest == nil || at < since) {
+			longest, since = p, at
+		}
+		if n++; n == looked {
+			break
+		}
+	}
+	d.mu.Unlock()
+	if longest == nil || !longest.waits.CompareAndSwap(since, given) {
+		return false
+	}
+	d.cut("made_room")
+	_ = longest.Close()
+	return true
+}
+
 // place is a connection that counts at its door until it is closed.
 type place struct {
 	net.Conn
 	door   *door
 	closed sync.Once
+	waits  atomic.Int64 // since when it waits for a request, in nanoseconds since 1970; 0: it does not, or given
+}
+
+// given is what waits is of a place that was given to somebody else.
+const given = -1
+
+var _ downstream.Waiter = (*place)(nil)
+
+// Waits implements [downstream.Waiter].
+func (p *place) Waits(since time.Time) {
+	if p.waits.Load() != given {
+		p.waits.Store(since.UnixNano())
+	}
+}
+
+// Begins implements [downstream.Waiter].
+func (p *place) Begins() bool {
+	at := p.waits.Load()
+	return at != given && (at == 0 || p.waits.CompareAndSwap(at, 0))
 }
 
 // NetConn returns the connection below, as that of a *tls.Conn does.
@@ -86,7 +153,12 @@ func (p *place) NetConn() net.Conn { return p.Conn }
 
 // Close implements net.Conn.
 func (p *place) Close() error {
-	p.closed.Do(func() { p.door.open.Add(-1) })
+	p.closed.Do(func() {
+		p.door.open.Add(-1)
+		p.door.mu.Lock()
+		delete(p.door.places, p)
+		p.door.mu.Unlock()
+	})
 	return p.Conn.Close()
 }
 
@@ -196,7 +268,9 @@ func (d *door) state(nc net.Conn, s http.ConnState) {
 	case http.StateIdle:
 		c.late.Store(false) // net/http interrupts its own reads with a deadline of the past
 		c.began.Store(false)
+		c.Waits(time.Now())
 	case http.StateActive:
+		c.Begins() // if it is closed already, the request will find out
 		c.served.Store(false)
 		c.said.Store(false)
 	case http.StateClosed:
@@ -259,7 +333,7 @@ func (d *door) server(h http.Handler, cert func() *tls.Certificate, log *slog.Lo
 		return &secureServer{s, &d.handlers}
 	}
 	return downstream.New(downstream.Options{
-		Handler: h, ConnContext: api.ConnContext, Log: log, Cut: d.cut, Refuse: d.refuse,
+		Handler: d.bounded(h), ConnContext: api.ConnContext, Log: log, Cut: d.cut, Refuse: d.refuse,
 		HeaderTimeout: d.limits.HeaderTimeout, IdleTimeout: d.limits.IdleTimeout, MaxHeaderBytes: int(d.limits.MaxHeaderBytes),
 	})
 }
@@ -268,6 +342,7 @@ func (d *door) netHTTP(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler: d.around(h), ConnContext: api.ConnContext, ConnState: d.state,
 		ReadHeaderTimeout: d.limits.HeaderTimeout, IdleTimeout: d.limits.IdleTimeout, MaxHeaderBytes: int(d.limits.MaxHeaderBytes),
+		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: d.limits.MaxStreams},
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), // what clients do wrong is theirs to see
 	}
 }
@@ -293,8 +368,35 @@ func (d *door) around(h http.Handler) http.Handler {
 		if c := doorConn(api.ConnOf(r)); c != nil {
 			c.served.Store(true)
 		}
-		h.ServeHTTP(w, r)
+		if d.enter(w, r) {
+			defer d.active.Add(-1)
+			h.ServeHTTP(w, r)
+		}
 	})
+}
+
+// bounded returns the handler of a plain listener's requests. Where there can be no more of them than connections, they need no bound of their own.
+func (d *door) bounded(h http.Handler) http.Handler {
+	if d.limits.MaxRequests >= d.limits.MaxConnections {
+		return h
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if d.enter(w, r) {
+			defer d.active.Add(-1)
+			h.ServeHTTP(w, r)
+		}
+	})
+}
+
+// enter counts a request in, or refuses it if there are as many as may be. The probes of load balancers always come in: their answers take nothing.
+func (d *door) enter(w http.ResponseWriter, r *http.Request) bool {
+	if d.active.Add(1) <= int64(d.limits.MaxRequests) || r.URL.Path == "/healthz" || r.URL.Path == "/readyz" {
+		return true
+	}
+	d.active.Add(-1)
+	d.metrics.Refused.WithLabelValues(tooManyRequests.Code).Inc()
+	tooManyRequests.Write(w)
+	return false
 }
 
 // handlers counts requests, so that their end can be waited for: net/http's Close does not.

@@ -16,9 +16,10 @@ import (
 const notTLS = "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 
 var (
-	tooMany  = &api.Error{Status: http.StatusServiceUnavailable, Code: "too_many_connections", Message: "this gateway has as many connections as it may", RetryAfter: 1}
-	needsTLS = &api.Error{Status: http.StatusBadRequest, Code: "bad_request", Message: "this port speaks HTTPS"}
-	refusals = map[int]*api.Error{
+	tooMany         = &api.Error{Status: http.StatusServiceUnavailable, Code: "too_many_connections", Message: "this gateway has as many connections as it may", RetryAfter: 1}
+	tooManyRequests = &api.Error{Status: http.StatusServiceUnavailable, Code: "too_many_requests", Message: "this gateway has as many requests under way as it may", RetryAfter: 1}
+	needsTLS        = &api.Error{Status: http.StatusBadRequest, Code: "bad_request", Message: "this port speaks HTTPS"}
+	refusals        = map[int]*api.Error{
 		http.StatusExpectationFailed:           {Code: "expectation_failed", Message: "the only expectation that this gateway knows is 100-continue"},
 		http.StatusNotImplemented:              {Code: "unsupported_transfer_encoding", Message: "the only transfer encoding that this gateway takes is chunked"},
 		http.StatusHTTPVersionNotSupported:     {Code: "unsupported_http_version", Message: "this gateway does not speak that version of HTTP"},

@@ -56,7 +56,7 @@ func (s *Server) keyed(ring func(*served) *keyring.Ring, h keyedHandler) http.Ha
 		caller, e := v.admit(ring(v), w, r)
 		if e != nil {
 			s.Metrics.Refused.WithLabelValues(e.Code).Inc()
-			e.write(w)
+			e.Write(w)
 			return
 		}
 		h(w, r, v, caller)

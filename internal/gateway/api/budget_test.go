@@ -51,7 +51,7 @@ func TestTokenQuestionsCount(t *testing.T) {
 		t.Run("slow"+path, func(t *testing.T) {
 			modelBubble(t, measured(t), o, func(t *testing.T, r *rig) {
 				conn, in := r.raw("POST " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: " + itoa(len(b)) + "\r\n\r\n" + b)
-				r.pass(DefaultClientStall - time.Second)
+				r.pass(clientStall - time.Second)
 				held := r.s.buffered.Load()
 				a := readAnswer(in)
 				if a.status != 200 || a.err != nil {

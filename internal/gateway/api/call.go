@@ -421,14 +421,14 @@ func (c *call) refuse(e *Error) {
 		c.clientLeft = true
 		if e == errBodyBroken {
 			c.status, c.code = statusClientLeft, e.Code
-			e.write(c.w)
+			e.Write(c.w)
 		}
 		return
 	}
 	c.status, c.code = e.Status, e.Code
 	c.s.Metrics.Refused.WithLabelValues(e.Code).Inc()
 	c.extend()
-	e.write(c.w)
+	e.Write(c.w)
 }
 
 // finish takes down how the request ended.

@@ -113,8 +113,8 @@ func (e *Error) Envelope() []byte {
 	return text
 }
 
-// write answers with the error. The caller has not written anything before.
-func (e *Error) write(w http.ResponseWriter) {
+// Write answers with the error. The caller has not written anything before.
+func (e *Error) Write(w http.ResponseWriter) {
 	text := e.Envelope()
 	h := w.Header()
 	h.Set("Content-Type", "application/json")

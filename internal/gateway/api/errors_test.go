@@ -151,13 +151,13 @@ func TestStalledBody(t *testing.T) {
 				} else if got := resp.Header.Get("X-Router-Error-Code"); got != c.code {
 					t.Errorf("code %q", got)
 				}
-				if took := time.Since(began); took > DefaultBodyStall {
+				if took := time.Since(began); took > bodyStall {
 					t.Errorf("answered after %v", took)
 				}
 				if _, err := in.ReadByte(); err == nil {
 					t.Error("the connection sends more")
 				}
-				if took := time.Since(began); took > DefaultBodyStall+time.Second {
+				if took := time.Since(began); took > bodyStall+time.Second {
 					t.Errorf("closed after %v", took)
 				}
 				_ = conn.Close()

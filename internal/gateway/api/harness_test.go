@@ -201,10 +201,13 @@ func plain(n int, k fleet.Kind) []fleet.Spec {
 	return specs
 }
 
+// The clients' time-outs, as configurations have them by default.
+const bodyStall, clientStall = 30 * time.Second, 120 * time.Second
+
 func testSettings() Settings {
 	return Settings{
 		MaxBody: 1 << 20, MaxBuffered: 8 << 20, MaxAttempts: 3, RequestTimeout: time.Minute, StreamIdle: 20 * time.Second, Stale: time.Hour,
-		BodyStall: DefaultBodyStall, ClientStall: DefaultClientStall, Refused: body.ProtectedKeys,
+		BodyStall: bodyStall, ClientStall: clientStall, Refused: body.ProtectedKeys,
 	}
 }
 

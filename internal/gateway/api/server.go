@@ -64,15 +64,6 @@ type Settings struct {
 	ForwardAuthorization bool
 }
 
-// Default settings that no configuration key sets.
-const (
-	// DefaultBodyStall: a client on a poor line still sends something every half minute; one that does not holds a
-	// connection and its buffer for nothing.
-	DefaultBodyStall = 30 * time.Second
-	// DefaultClientStall is sgl-router's: long enough for a laptop that changes its network.
-	DefaultClientStall = 120 * time.Second
-)
-
 // Options are what a Server works with.
 type Options struct {
 	// Config is what it serves by at first.
@@ -206,9 +197,9 @@ func (s *Server) bounded(h http.Handler) http.Handler {
 		}
 		switch {
 		case r.Method == http.MethodConnect: // the mux would answer these two in text
-			errMethod.write(w)
+			errMethod.Write(w)
 		case r.RequestURI == "*":
-			errNotFound.write(w)
+			errNotFound.Write(w)
 		default:
 			h.ServeHTTP(w, r)
 		}
@@ -239,11 +230,11 @@ func (s *Server) only(method string, h http.HandlerFunc) http.HandlerFunc {
 			return
 		}
 		w.Header().Set("Allow", method)
-		errMethod.write(w)
+		errMethod.Write(w)
 	}
 }
 
-func notFound(w http.ResponseWriter, _ *http.Request) { errNotFound.write(w) }
+func notFound(w http.ResponseWriter, _ *http.Request) { errNotFound.Write(w) }
 
 // janitor gives up requests that outlived the stale time-out, ten times within it, at most once a second and at least once a
 // minute: the reference's rhythm, which lets nothing live much longer than it may.

@@ -45,7 +45,7 @@ func (s *Server) adminReadyz(w http.ResponseWriter, _ *http.Request) {
 
 func (s *Server) ready(w http.ResponseWriter, v *served, tell bool) {
 	if s.draining.Load() {
-		errDraining.write(w)
+		errDraining.Write(w)
 		return
 	}
 	ready, models := false, map[string]bool{}
@@ -115,7 +115,7 @@ func (s *Server) decisions(w http.ResponseWriter, r *http.Request) {
 	if text := r.URL.Query().Get("limit"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || n > explain.MaxLimit {
-			badRequest("limit is a whole number from 1 to " + strconv.Itoa(explain.MaxLimit)).write(w)
+			badRequest("limit is a whole number from 1 to " + strconv.Itoa(explain.MaxLimit)).Write(w)
 			return
 		}
 		q.Limit = n

@@ -304,7 +304,7 @@ func TestSlowReader(t *testing.T) {
 				e.handler = c.handler
 				written.Store(0)
 				conn, _ := r.raw("POST " + chatPath + " HTTP/1.1\r\nHost: x\r\nContent-Length: " + itoa(len(c.body)) + "\r\n\r\n" + c.body)
-				r.pass(DefaultClientStall - time.Second)
+				r.pass(clientStall - time.Second)
 				if n := r.s.Active(); n != 1 {
 					t.Fatalf("%d active", n)
 				}
@@ -448,7 +448,7 @@ func TestNeverReads(t *testing.T) {
 	for _, path := range []string{"/healthz", "/v1/models", "/nowhere", chatPath} {
 		bubble(t, rigOptions{}, func(t *testing.T, r *rig) {
 			conn, _ := r.raw("GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n")
-			r.pass(DefaultClientStall - time.Second)
+			r.pass(clientStall - time.Second)
 			if _, err := conn.Write([]byte("G")); err != nil {
 				t.Errorf("%s: closed too early: %v", path, err)
 			}

@@ -96,7 +96,7 @@ func (s *Server) answerQuestion(w http.ResponseWriter, r *http.Request, q questi
 	}
 	if e != nil {
 		c.letGo()
-		e.write(w)
+		e.Write(w)
 	}
 }
 

@@ -14,7 +14,7 @@ type checker func(s string) (what, cure string)
 
 // GuardedFields are the names by which client_fields.allow lets clients set the request fields that they may not set otherwise, which are
 // the request path's to say. A name that ends in * stands for every one of them that begins so.
-var GuardedFields = []string{"kv_transfer_params", "bootstrap_*", "input_ids", "cache_salt", "extra_key", "rid", "routed_dp_rank", "vllm_xargs", "ec_transfer_params"}
+var GuardedFields = []string{"kv_transfer_params", "bootstrap_*", "input_ids", "cache_salt", "extra_key", "rid", "routed_dp_rank", "disagg_prefill_dp_rank", "vllm_xargs", "ec_transfer_params"}
 
 func guardedList() string { return "`" + strings.Join(GuardedFields, "`, `") + "`" }
 

@@ -40,7 +40,7 @@ func TestDefaults(t *testing.T) {
 		Server: config.Server{
 			Host: "127.0.0.1", Port: 30000, Admin: config.Admin{Host: "127.0.0.1"}, ShutdownDrain: 30 * time.Second,
 			RequestTimeout: 300 * time.Second, StreamIdleTimeout: 180 * time.Second, StaleRequestTimeout: 600 * time.Second,
-			MaxBodyBytes: 33554432, MaxBufferedBytes: 1073741824, MaxAttempts: 3, Clients: config.ClientLimits{HeaderTimeout: 10 * time.Second, IdleTimeout: 120 * time.Second, MaxHeaderBytes: 64 << 10, MaxConnections: 8192},
+			MaxBodyBytes: 33554432, MaxBufferedBytes: 1073741824, MaxAttempts: 3, Clients: config.ClientLimits{HeaderTimeout: 10 * time.Second, IdleTimeout: 120 * time.Second, BodyTimeout: 30 * time.Second, SendTimeout: 120 * time.Second, MaxHeaderBytes: 64 << 10, MaxConnections: 8192, MaxRequests: 8192, MaxStreams: 250},
 		},
 		ClientFields: config.ClientFields{Default: config.RefuseField},
 		Breaker:      config.Breaker{Threshold: 3, CoolDown: 30 * time.Second, Floor: 0.5},

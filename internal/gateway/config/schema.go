@@ -286,8 +286,12 @@ func (c *ClientLimits) fields() []field {
 	return []field{
 		{key: "header_timeout", fixed: true, val: span(&c.HeaderTimeout, 10*time.Second, time.Millisecond, 0), doc: "How long a client may take over a request's head, and over TLS's handshake.", why: "a head comes in one packet or two; who trickles one holds a connection for nothing"},
 		{key: "idle_timeout", fixed: true, val: span(&c.IdleTimeout, 120*time.Second, time.Millisecond, 0), doc: "How long a connection is kept between requests.", why: "load balancers use a connection again within a minute"},
+		{key: "body_timeout", val: span(&c.BodyTimeout, 30*time.Second, time.Millisecond, 0), doc: "How long a client may send nothing while its body comes; then it gets a 408.", why: "a client on a poor line still sends something every half minute; one that does not holds a connection and its memory for nothing"},
+		{key: "send_timeout", val: span(&c.SendTimeout, 120*time.Second, time.Millisecond, 0), doc: "How long a client may take for the next part of an answer, of 64 KiB at most; then its connection is closed.", why: "sgl-router's: long enough for a laptop that changes its network. [What a slow reader costs](operations.md#memory)"},
 		{key: "max_header_bytes", fixed: true, val: size(&c.MaxHeaderBytes, 64<<10, 4<<10, 16<<20), doc: "The largest head of a request.", why: "eight times what large cookies need"},
-		{key: "max_connections", fixed: true, unit: "connections", val: whole(&c.MaxConnections, 8192, 1, math.MaxInt32), doc: "The connections that are open at once; one more is closed at once, over plain HTTP with a 503.", why: "with a stream on each some 270 MiB, and with their engines' connections 16,384 descriptors"},
+		{key: "max_connections", fixed: true, unit: "connections", val: whole(&c.MaxConnections, 8192, 1, math.MaxInt32), doc: "The connections that are open at once; one more takes the place of the one that has waited longest for its next request, and is closed at once where none waits, over plain HTTP with a 503.", why: "with a stream on each some 270 MiB, and with their engines' connections 16,384 descriptors"},
+		{key: "max_requests", fixed: true, unit: "requests", val: whole(&c.MaxRequests, 8192, 1, math.MaxInt32), doc: "The requests that are under way at once, on all connections; one more gets a 503. It matters to HTTP/2, which has many on one connection.", why: "as many as connections"},
+		{key: "max_streams", fixed: true, unit: "requests", val: whole(&c.MaxStreams, 250, 1, math.MaxInt32), doc: "The requests that are under way at once on one HTTP/2 connection; clients are told, and wait or open another.", why: "Go's; clients of one process seldom have more, and 33 such connections reach `max_requests`"},
 	}
 }
 

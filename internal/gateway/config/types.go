@@ -257,8 +257,12 @@ type Server struct {
 type ClientLimits struct {
 	HeaderTimeout  time.Duration // for a request's whole head
 	IdleTimeout    time.Duration // between requests
+	BodyTimeout    time.Duration // of silence while a body comes
+	SendTimeout    time.Duration // for the next part of an answer, of up to 64 KiB
 	MaxHeaderBytes int64
 	MaxConnections int
+	MaxRequests    int // at once, over all connections
+	MaxStreams     int // of one HTTP/2 connection
 }
 
 // Admin is the listener for operators.

@@ -26,10 +26,11 @@ const (
 
 // conn is one client's connection. It belongs to its goroutine, but for what is said of a field.
 type conn struct {
-	s    *Server
-	nc   net.Conn        // as the listener gave it: what is closed, and whose addresses count
-	near net.Conn        // what is read and written: the innermost, or a pump around it
-	base context.Context // of its requests
+	s     *Server
+	nc    net.Conn        // as the listener gave it: what is closed, and whose addresses count
+	near  net.Conn        // what is read and written: the innermost, or a pump around it
+	base  context.Context // of its requests
+	place Waiter          // nc, if it is one
 
 	in      input
 	writing Deadline
@@ -54,6 +55,7 @@ type conn struct {
 
 func newConn(s *Server, nc net.Conn) *conn {
 	c := &conn{s: s, nc: nc, near: innermost(nc), began: time.Now(), remote: nc.RemoteAddr().String(), header: http.Header{}, base: context.Background()}
+	c.place, _ = nc.(Waiter)
 	if s.o.ConnContext != nil {
 		c.base = s.o.ConnContext(c.base, nc)
 	}
@@ -132,9 +134,13 @@ func (c *conn) next() bool {
 	first := c.state.Load() == fresh
 	limit := c.began.Add(c.s.o.HeaderTimeout) // also for what has not begun
 	if !first {
-		limit = time.Now().Add(c.s.o.IdleTimeout)
+		now := time.Now()
+		limit = now.Add(c.s.o.IdleTimeout)
 		if !c.state.CompareAndSwap(active, idle) || c.s.draining.Load() {
 			return false
+		}
+		if c.place != nil {
+			c.place.Waits(now)
 		}
 	}
 	if c.in.buffered() == 0 {
@@ -152,6 +158,9 @@ func (c *conn) next() bool {
 	}
 	if !c.state.CompareAndSwap(fresh, active) && !c.state.CompareAndSwap(idle, active) {
 		return false // it was closed as the request came
+	}
+	if c.place != nil && !c.place.Begins() {
+		return false // as above
 	}
 	n, r, err := c.readHead(first)
 	if err != nil {

@@ -41,6 +41,15 @@ type Options struct {
 	Log *slog.Logger
 }
 
+// Waiter is what a connection of a listener's may be that its owner may close while it waits for a request. It is told, not asked: closing is
+// its owner's to do.
+type Waiter interface {
+	// Waits says that a connection has waited for a further request since then. A new one waits from its beginning on without being told.
+	Waits(since time.Time)
+	// Begins says that a request has begun to come. False: its owner has closed it, or is about to.
+	Begins() bool
+}
+
 // Server serves HTTP/1.0 and HTTP/1.1. Make one with [New], and end it with Close and Wait. Its methods may be called by any goroutine.
 type Server struct {
 	o        Options

@@ -58,8 +58,9 @@ const (
 	RID
 	RoutedDPRank
 	DataParallelRank
-	VLLMXArgs        // what vLLM hands to connectors and extensions as it is: it may even change which KV events the engine publishes
-	ECTransferParams // where vLLM fetches encoded images from
+	DisaggPrefillDPRank // which of its ranks an SGLang decode engine is to fetch KV from
+	VLLMXArgs           // what vLLM hands to connectors and extensions as it is: it may even change which KV events the engine publishes
+	ECTransferParams    // where vLLM fetches encoded images from
 
 	numKeys
 )
@@ -77,7 +78,7 @@ var keyNames = [numKeys]string{
 	KVTransferParams: "kv_transfer_params", BootstrapHost: "bootstrap_host", BootstrapPort: "bootstrap_port",
 	BootstrapRoom: "bootstrap_room", InputIDs: "input_ids", CacheSalt: "cache_salt", ExtraKey: "extra_key",
 	RID: "rid", RoutedDPRank: "routed_dp_rank", DataParallelRank: "data_parallel_rank",
-	VLLMXArgs: "vllm_xargs", ECTransferParams: "ec_transfer_params",
+	DisaggPrefillDPRank: "disagg_prefill_dp_rank", VLLMXArgs: "vllm_xargs", ECTransferParams: "ec_transfer_params",
 }
 
 // String returns the key's name in JSON.
@@ -137,7 +138,9 @@ func (s Keys) All() iter.Seq[Key] {
 
 // SamplingKeys are the fields that a Contract may hold. ProtectedKeys are what a client may not set unless the
 // configuration allows it: they steer where KV goes, what is shared between tenants, and what an abort means. A
-// priority is not among them: it is for clients to set, where the engine was started with priorities.
+// priority is not among them: it is for clients to set, where the engine was started with priorities. These are all that the request classes of
+// SGLang 0.5.23 (PDRoutingFields and what stands beside it) and vLLM 0.32 have of the kind; vLLM's request_id is none, since X-Request-Id, which
+// always goes along, comes before it.
 const (
 	SamplingKeys  Keys = 1<<KVTransferParams - 1<<Temperature
 	ProtectedKeys Keys = 1<<numKeys - 1<<KVTransferParams
@@ -257,6 +260,8 @@ func knownProtected(name []byte) (Key, bool) {
 		return RoutedDPRank, true
 	case "data_parallel_rank":
 		return DataParallelRank, true
+	case "disagg_prefill_dp_rank":
+		return DisaggPrefillDPRank, true
 	case "vllm_xargs":
 		return VLLMXArgs, true
 	case "ec_transfer_params":

@@ -304,7 +304,7 @@ func TestKeyNames(t *testing.T) {
 	for k := range ProtectedKeys.All() {
 		protected = append(protected, k.String())
 	}
-	want := []string{"kv_transfer_params", "bootstrap_host", "bootstrap_port", "bootstrap_room", "input_ids", "cache_salt", "extra_key", "rid", "routed_dp_rank", "data_parallel_rank", "vllm_xargs", "ec_transfer_params"}
+	want := []string{"kv_transfer_params", "bootstrap_host", "bootstrap_port", "bootstrap_room", "input_ids", "cache_salt", "extra_key", "rid", "routed_dp_rank", "data_parallel_rank", "disagg_prefill_dp_rank", "vllm_xargs", "ec_transfer_params"}
 	if d := cmp.Diff(want, protected); d != "" {
 		t.Errorf("protected keys (- want):\n%s", d)
 	}
