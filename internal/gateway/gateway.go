@@ -119,7 +119,7 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 		transport: upstream.New(upstream.Options{}), asking: keeper.NewClient(), metrics: telemetry.New(),
 		source: o.Source, nudge: make(chan struct{}, 1), files: held, seen: seen,
 	}
-	g.absent = &absentees{registry: g.registry, log: o.Log, gone: map[string]time.Time{}}
+	g.absent = &absentees{registry: g.registry, log: o.Log, gone: map[string]absence{}}
 	g.blind = blindCaps{log: o.Log, told: map[blindCap]bool{}}
 	g.cfg.Store(c)
 	g.setLevel(c)

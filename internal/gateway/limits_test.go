@@ -294,7 +294,9 @@ func testConnectionCap(t *testing.T, netHTTP bool) {
 		// One that has never asked anything waits, too.
 		<-time.After(time.Second)
 		fifth, fifthIn := dial()
+		<-time.After(time.Second)
 		sixth, _ := dial()
+		<-time.After(time.Second)
 		seventh, seventhIn := dial()
 		closedAfter(t, fifthIn)
 		send(seventh, "/")

@@ -66,6 +66,10 @@ type PollInfo struct {
 	Took time.Duration
 	// Err is nil if reports were observed; else of a class of package ask, [source.ErrNoLoad] or [ErrIncomplete].
 	Err error
+	// Lost tells that it failed for the way to the engine: no connection came about in its time, or a new one ended without a whole answer.
+	Lost bool
+	// Fresh tells that its connection, if there was one, was made for it.
+	Fresh bool
 }
 
 // AskInfo is one introspection.
@@ -284,15 +288,16 @@ func (k *Keeper) ask(ctx context.Context, m *member) {
 func (k *Keeper) poll(ctx context.Context, m *member, into *source.Answer) {
 	began := time.Now()
 	one, cancel := context.WithTimeout(ctx, k.timeout)
-	err := source.Poll(one, &k.client, m.worker.Kind, m.worker.URL, time.Now, into)
+	var over connection
+	err := source.Poll(over.watch(one), &k.client, m.worker.Kind, m.worker.URL, time.Now, into)
 	cancel()
 	if ctx.Err() != nil {
 		return
 	}
-	now, kind := time.Now(), m.worker.Kind
+	now, kind, lost := time.Now(), m.worker.Kind, over.lost(err)
 	what, err := m.polled(now, into, err)
 	if k.o.Events.Polled != nil {
-		k.o.Events.Polled(PollInfo{ID: m.target.ID, Kind: kind, At: began, Took: now.Sub(began), Err: err})
+		k.o.Events.Polled(PollInfo{ID: m.target.ID, Kind: kind, At: began, Took: now.Sub(began), Err: err, Lost: lost, Fresh: over.fresh})
 	}
 	switch what {
 	case wentQuiet:
