@@ -278,6 +278,41 @@ func TestUpstreamErrors(t *testing.T) {
 	}
 }
 
+// TestEngineHangs: an engine that hangs at one stage or another costs what is stated, and is struck.
+func TestEngineHangs(t *testing.T) {
+	never := func(c net.Conn) { <-time.After(time.Hour); _ = c.Close() }
+	long := `{"model":"m","prompt":"` + strings.Repeat("x", 900<<10) + `"}`
+	for _, c := range []struct {
+		name, scheme, path, body string
+		drop                     bool
+		status                   int
+		code                     string
+		after                    time.Duration
+	}{
+		{"at the connection", "", chatPath, chatBody, true, 502, "upstream_unreachable", 5 * time.Second},
+		{"in the handshake of TLS", "https", chatPath, chatBody, false, 502, "upstream_unreachable", 5 * time.Second},
+		{"without reading a short body", "", chatPath, chatBody, false, 504, "upstream_timeout", time.Minute},
+		{"without reading a long body", "", textPath, long, false, 504, "upstream_timeout", time.Minute},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, rigOptions{Specs: []fleet.Spec{{Kind: fleet.VLLM, URL: c.scheme}}}, func(t *testing.T, r *rig) {
+				e := r.engines[0]
+				e.bare = never
+				e.drop.Store(c.drop)
+				began := time.Now()
+				r.wantError(r.post(c.path, c.body), c.status, c.code)
+				if took := time.Since(began); took != c.after {
+					t.Errorf("answered after %v", took)
+				}
+				if _, n := r.reg.Breaker(e.worker); n != 1 {
+					t.Errorf("%d strikes", n)
+				}
+				r.pass(2 * time.Hour)
+			})
+		})
+	}
+}
+
 // TestIncompleteNamesUpstreamStatus: the status that the engine had begun with is told.
 func TestIncompleteNamesUpstreamStatus(t *testing.T) {
 	bubble(t, rigOptions{}, func(t *testing.T, r *rig) {

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -82,6 +83,7 @@ type engine struct {
 	worker *fleet.Worker
 
 	refuse  atomic.Bool                   // connections are refused
+	drop    atomic.Bool                   // they are neither refused nor taken
 	handler http.HandlerFunc              // nil: answer okAnswer
 	raw     func(c net.Conn, r *seenCall) // instead of the handler: the request's head and body were read from c
 	bare    func(c net.Conn)              // instead of both: nothing was read
@@ -181,7 +183,7 @@ type rig struct {
 }
 
 type rigOptions struct {
-	// Specs are the engines; ids and URLs are filled in. None: one SGLang engine.
+	// Specs are the engines; ids and URLs are filled in, with the scheme that URL says, if any. None: one SGLang engine.
 	Specs    []fleet.Spec
 	Buckets  func(members func(stage fleet.Stage) *bucket.Group) []*bucket.Bucket // nil: one plain bucket, or a pair if a spec is a prefill
 	Settings func(*Settings)
@@ -235,7 +237,11 @@ func newRig(t *testing.T, o rigOptions) *rig {
 	pd := false
 	for i, spec := range o.Specs {
 		spec.ID = "w" + string(rune('0'+i))
-		spec.URL = "http://engine-" + spec.ID + ":8000"
+		scheme := "http"
+		if spec.URL != "" {
+			scheme = spec.URL
+		}
+		spec.URL = scheme + "://engine-" + spec.ID + ":8000"
 		spec.Models = []string{"m"}
 		pd = pd || spec.Stage != fleet.Plain
 		e := &engine{id: spec.ID, ln: newMemListener(), worker: r.reg.Put(spec)}
@@ -339,6 +345,10 @@ func (r *rig) dialEngine(ctx context.Context, _, addr string) (net.Conn, error) 
 			e.mu.Unlock()
 			if e.refuse.Load() {
 				return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+			}
+			if e.drop.Load() {
+				<-ctx.Done()
+				return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}
 			}
 			return e.ln.dial(ctx)
 		}

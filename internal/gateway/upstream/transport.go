@@ -13,7 +13,7 @@ import (
 
 // Options are the limits of a [Transport]. Zero fields mean the defaults.
 type Options struct {
-	// Dial opens a connection; the default is net.Dialer's with DialTimeout.
+	// Dial opens a connection, until its context ends; the default is net.Dialer's, with bounds on the network's silence ([patience]).
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// DialTimeout bounds a connection's opening and its TLS handshake, each. Default 5 s, sgl-router's.
 	DialTimeout time.Duration
@@ -53,7 +53,7 @@ func New(o Options) *Transport {
 		o.DialTimeout = 5 * time.Second
 	}
 	if o.Dial == nil {
-		o.Dial = (&net.Dialer{Timeout: o.DialTimeout, KeepAlive: 15 * time.Second}).DialContext
+		o.Dial = dialer().DialContext
 	}
 	if o.IdlePerHost <= 0 {
 		o.IdlePerHost = 64
@@ -260,7 +260,9 @@ func (t *Transport) dial(ctx context.Context, key place) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	nc, err := t.o.Dial(ctx, "tcp", addr)
+	dctx, cancel := context.WithTimeout(ctx, t.o.DialTimeout)
+	nc, err := t.o.Dial(dctx, "tcp", addr)
+	cancel()
 	if err != nil {
 		return nil, err
 	}
