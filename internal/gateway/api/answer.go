@@ -208,7 +208,7 @@ func (c *call) whole(l *leg, resp *http.Response) *failure {
 		e = errOverloaded
 	}
 	for {
-		if len(buf) == cap(buf) && len(buf) < bufferedAnswer {
+		if e == nil && len(buf) == cap(buf) && len(buf) < bufferedAnswer {
 			buf, e = c.grow(buf, min(2*int64(cap(buf)), bufferedAnswer))
 		}
 		if e != nil || len(buf) == cap(buf) { // where no more can be held, it passes as it comes

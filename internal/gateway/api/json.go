@@ -28,7 +28,9 @@ func (c *call) beginJSON() *jsonAnswer {
 // end writes what is left.
 func (a *jsonAnswer) end() {
 	a.room(chunk)
-	chunks.Put(a.all)
+	if a.err == nil { // a buffer that a write failed with may be in use still
+		chunks.Put(a.all)
+	}
 	a.all, a.buf = nil, nil
 }
 

@@ -36,7 +36,7 @@ func (c *call) readBody() ([]byte, *Error) {
 		return nil, errOverloaded
 	}
 	end := c.started.Add(c.v.Settings.RequestTimeout)
-	buf, err, e := c.readFirst(in, end)
+	buf, e, err := c.readFirst(in, end)
 	for e == nil && err == nil {
 		if len(buf) == cap(buf) {
 			if buf, e = c.grow(buf, room(int64(len(buf)), declared, limit)); e != nil {
@@ -58,7 +58,7 @@ func (c *call) readBody() ([]byte, *Error) {
 }
 
 // readFirst waits for the beginning of a body with a buffer from the pool, of which the caller holds the size, and returns it in one of its own.
-func (c *call) readFirst(in io.Reader, end time.Time) (buf []byte, err error, e *Error) { //nolint:revive // two kinds of errors
+func (c *call) readFirst(in io.Reader, end time.Time) (buf []byte, e *Error, err error) {
 	first := chunks.Get().(*[chunk]byte)
 	defer chunks.Put(first)
 	n, err := c.readPart(in, first[:], end)
@@ -67,10 +67,10 @@ func (c *call) readFirst(in io.Reader, end time.Time) (buf []byte, err error, e 
 	case err == nil:
 		size = room(size, c.r.ContentLength, c.v.Settings.MaxBody)
 	case !errors.Is(err, io.EOF):
-		return nil, err, nil
+		return nil, nil, err
 	}
 	buf, e = c.grow(first[:n], size)
-	return buf, err, e
+	return buf, e, err
 }
 
 // readPart reads what is there of a body, within the sender's time.

@@ -45,6 +45,10 @@ func (l *Lifetime) Beside(values context.Context) { l.parent = values }
 // Under gives l the values of another context, and has it end when that does, with its cause. End takes it off.
 func (l *Lifetime) Under(parent context.Context) {
 	l.parent, l.under = parent, true
+	if parent.Err() != nil { // at once: what looks at it before it begins must see it
+		l.parentEnded()
+		return
+	}
 	l.mu.Lock() // the parent may end at once, and then its call waits for this
 	defer l.mu.Unlock()
 	if p, ok := parent.(afterFuncer); ok {

@@ -210,3 +210,15 @@ func TestAllocs(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// TestUnderWhatHasEnded: what is put under an end has ended when it is looked at, or a request would go out whose client has left.
+func TestUnderWhatHasEnded(t *testing.T) {
+	cause := errors.New("because")
+	var up, down lifetime.Lifetime
+	up.Beside(context.Background())
+	up.End(cause)
+	down.Under(&up)
+	if !errors.Is(down.Err(), context.Canceled) || !errors.Is(lifetime.Cause(&down), cause) {
+		t.Errorf("%v, %v", down.Err(), lifetime.Cause(&down))
+	}
+}
