@@ -82,15 +82,11 @@ func (m *Manager) answer(a core.Action, by *asker) {
 func (m *Manager) granted(a core.Granted, by *asker) {
 	s := by.s
 	s.publish[a.Op] = &publishing{asker{conn: by.conn, ref: by.ref, s: s}, by.msg.Op}
-	out := &wire.Granted{Op: by.msg.Op, Slots: make([]wire.GrantedSlot, len(a.Blocks))}
+	out := &wire.Granted{Op: by.msg.Op, Slots: make([]wire.GrantedSlot, len(a.Blocks)), Chain: by.chain}
 	for i, b := range a.Blocks {
 		out.Slots[i] = wire.GrantedSlot{Disposition: b.Disposition, Slot: b.Slot}
-		blk := &by.msg.Blocks[i]
 		if b.Disposition == core.NoRoom {
-			m.mu.story.noRoom(m.now(), blk.Hash)
-		}
-		if blk.Group == 0 {
-			out.Chain = by.chains[i]
+			m.mu.story.noRoom(m.now(), by.msg.Blocks[i].Hash)
 		}
 	}
 	m.send(by, by, out)

@@ -134,7 +134,9 @@ func (m *Manager) publish(by *asker, e *wire.Publish) {
 	}
 	ev := &core.Publish{Session: by.s.id, Part: e.Part, Scope: e.Scope, Blocks: nameBlocks(e, by.s.model, int(by.s.tokens))}
 	for i := range ev.Blocks {
-		by.chains = append(by.chains, ev.Blocks[i].Chain)
+		if ev.Blocks[i].Group == 0 {
+			by.chain = ev.Blocks[i].Chain
+		}
 	}
 	m.locked(func() {
 		by.s.lastPub++

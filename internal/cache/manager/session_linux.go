@@ -61,9 +61,9 @@ type asker struct {
 	op   uint64 // of Query and Poll
 	// plan is what Start was answered with, for the asker himself to verify and send.
 	plan *core.Plan
-	// msg and chains are a Publish's, for its Granted.
-	msg    *wire.Publish
-	chains []chain.Key
+	// msg is a Publish, and chain the name of the last block of its group 0, for its Granted.
+	msg   *wire.Publish
+	chain chain.Key
 	// offered is what an OfferPool has mapped, for the core's word.
 	offered *hostpool.Pool
 }

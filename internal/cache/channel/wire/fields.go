@@ -37,21 +37,12 @@ func (m *Publish) fields(c coder) {
 	c.text(&m.Root.LoRA, MaxText)
 	c.text(&m.Root.Salt, MaxText)
 	chainKey(c, &m.ParentChain)
-	list(c, &m.Blocks, MaxBlocks, 76, func(c coder, b *Block) {
-		c.u32(&b.Group)
-		c.raw(b.Hash[:])
-		c.raw(b.Parent[:])
-		c.u32s(&b.Tokens, MaxTokens)
-		c.blob(&b.Extra, MaxExtra)
-	})
+	blocks(c, &m.Blocks)
 }
 
 func (m *Seal) fields(c coder) {
 	flag(c, &m.Summed)
-	list(c, &m.Slots, MaxBlocks, 20, func(c coder, s *Sealed) {
-		slotRef(c, &s.Slot)
-		c.u64(&s.Checksum)
-	})
+	flatList(c, &m.Slots, MaxBlocks, sealedSize, sealedFields, putSealed, getSealed)
 }
 
 func (m *Abandon) fields(c coder) { list(c, &m.Slots, MaxBlocks, 12, slotRef) }
@@ -135,10 +126,7 @@ func (m *Attached) fields(c coder) { list(c, &m.Arenas, MaxDescriptors, 20, aren
 
 func (m *Granted) fields(c coder) {
 	c.u64(&m.Op)
-	list(c, &m.Slots, MaxBlocks, 13, func(c coder, s *GrantedSlot) {
-		c.u8((*uint8)(&s.Disposition))
-		slotRef(c, &s.Slot)
-	})
+	flatList(c, &m.Slots, MaxBlocks, grantedSize, grantedFields, putGranted, getGranted)
 	chainKey(c, &m.Chain)
 }
 
@@ -169,11 +157,7 @@ func (m *Plan) fields(c coder) {
 	c.u32(&m.Consumer)
 	c.u32(&m.First)
 	c.u32(&m.Total)
-	list(c, &m.Slots, MaxBlocks, 24, func(c coder, s *core.PlanSlot) {
-		slotRef(c, &s.Slot)
-		c.u32(&s.Bytes)
-		c.u64(&s.Checksum)
-	})
+	flatList(c, &m.Slots, MaxBlocks, planSize, planFields, putPlan, getPlan)
 }
 
 func (m *Spoiled) fields(c coder) {
@@ -201,4 +185,20 @@ func (m *Pong) fields(coder)     {}
 func (m *Closing) fields(c coder) {
 	c.u16((*uint16)(&m.Class))
 	c.text(&m.Text, MaxText)
+}
+
+func sealedFields(c coder, s *Sealed) {
+	slotRef(c, &s.Slot)
+	c.u64(&s.Checksum)
+}
+
+func grantedFields(c coder, s *GrantedSlot) {
+	c.u8((*uint8)(&s.Disposition))
+	slotRef(c, &s.Slot)
+}
+
+func planFields(c coder, s *core.PlanSlot) {
+	slotRef(c, &s.Slot)
+	c.u32(&s.Bytes)
+	c.u64(&s.Checksum)
 }

@@ -90,6 +90,39 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
+// byField is a writer, or a reader, that is not known as one: so it is shown each field.
+type byField struct{ coder }
+
+// TestFlat: what is written and read in one go is what its list of fields says.
+func TestFlat(t *testing.T) {
+	r := script.Rand(t)
+	for _, make := range []func() Message{
+		func() Message { return &Publish{} }, func() Message { return &Seal{} }, func() Message { return &Granted{} }, func() Message { return &Plan{} },
+	} {
+		for range 200 {
+			m := make()
+			m.fields(&filler{r})
+			if s, ok := m.(*Seal); ok {
+				s.Summed = r.IntN(2) == 1
+			}
+			var one, other writer
+			m.fields(&one)
+			m.fields(byField{&other})
+			if !bytes.Equal(one.buf, other.buf) {
+				t.Fatalf("%T\n    in one go %x\nfield by field %x", m, one.buf, other.buf)
+			}
+			cut := one.buf[:len(one.buf)-r.IntN(2)*r.IntN(len(one.buf))]
+			a, b := make(), make()
+			x, y := reader{rest: cut}, reader{rest: cut}
+			a.fields(&x)
+			b.fields(byField{&y})
+			if x.bad != y.bad || !x.bad && (len(x.rest) != len(y.rest) || !reflect.DeepEqual(a, b)) {
+				t.Fatalf("%T: %x\n    in one go %+v, bad %v\nfield by field %+v, bad %v", m, cut, a, x.bad, b, y.bad)
+			}
+		}
+	}
+}
+
 func TestBounds(t *testing.T) {
 	head := Append(nil, Header{}, &Ping{})
 	for name, c := range map[string]struct {
