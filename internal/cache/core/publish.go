@@ -85,6 +85,7 @@ const warmRun = 64
 
 // warm has what publishing some blocks will look at brought into the cache. The look at one block waits for memory; those ahead wait together.
 func (c *Core) warm(s *session, blocks []Block, scope int) {
+	c.warmed ^= c.books.Warm(s.space, blocks[0].Group, &blocks[0].Parent)
 	for i := range blocks {
 		c.warmed ^= c.books.Warm(s.space, blocks[i].Group, &blocks[i].Hash)
 	}
