@@ -84,7 +84,7 @@ func TestTail(t *testing.T) {
 		pass(500 * time.Millisecond)
 		w.want("1/0", "exact ")
 		pass(time.Hour)
-		if n := w.f.Status()[0].Stream.Probes; n < 110 || n > 130 {
+		if n := w.f.Status()[0].Stream.Probes; n < 8800 || n > 9100 {
 			t.Errorf("%d questions in an hour", n)
 		}
 		e.stop()

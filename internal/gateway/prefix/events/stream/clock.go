@@ -42,17 +42,10 @@ func (m *Machine) clock(now time.Time) {
 	}
 }
 
-// rest begins the time after which a quiet stream is looked at.
+// rest begins the time after which a quiet stream is asked for.
 func (m *Machine) rest(now time.Time) {
-	m.probeEvery, m.probeAt = 0, time.Time{}
+	m.probeAt = time.Time{}
 	if m.replay && m.connected {
-		m.probeEvery = m.lim.Probe
-		m.probeAt = now.Add(m.probeEvery)
+		m.probeAt = now.Add(m.lim.Probe)
 	}
-}
-
-// nextProbe waits longer each time.
-func (m *Machine) nextProbe(now time.Time) {
-	m.probeEvery = min(max(2*m.probeEvery, m.lim.Probe), m.lim.ProbeMax)
-	m.probeAt = now.Add(m.probeEvery)
 }

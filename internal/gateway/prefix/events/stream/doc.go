@@ -26,8 +26,8 @@
 //   - A claim that has become wrong counts for a second at most, and what a message takes: [Limits.Probe] until a loss shows at the
 //     latest, and [Limits.Repair] or [Limits.Break] to its repair or to [Hide]. What nobody can see is a batch that was dropped when no
 //     other follows. Therefore a replay is also asked for when the stream has been quiet. An engine without a replay socket can hide
-//     such a loss until its next batch; so can one whose stream has been quiet for long, until the next question ([Limits.ProbeMax]),
-//     but batches are dropped where many come at once. A batch that is lost on both ways, and the last on both, shows one question later.
+//     such a loss until its next batch, and one whose replay does not answer for as long as it does not. A batch that is lost on both ways,
+//     and the last on both, shows one question later.
 //   - Nothing is applied twice or out of order, whatever the two sockets bring when.
 //   - Nothing that was published by one process is taken for another's. After a break a replay begins with the last batch that was
 //     applied, which must be the same byte for byte ([Batch.Print]): a publisher that began anew may have the right numbers. Without

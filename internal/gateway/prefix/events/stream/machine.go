@@ -40,7 +40,6 @@ type Machine struct {
 	missed bool // something was dropped on our side while a replay was awaited
 
 	hideAt, stallAt, retryAt, forgetAt, probeAt time.Time // zero: not set
-	probeEvery                                  time.Duration
 }
 
 // asking is the replay that is awaited.

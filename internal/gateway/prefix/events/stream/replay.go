@@ -125,7 +125,7 @@ func (m *Machine) splice(now time.Time, progress bool) {
 				m.becomeExact(now)
 			} else {
 				m.stallAt = time.Time{}
-				m.nextProbe(now)
+				m.rest(now)
 			}
 			return
 		case progress || m.missed && len(m.held) == 0 && m.live < m.next:
@@ -180,7 +180,7 @@ func (m *Machine) onReplayBroken(now time.Time) {
 	m.ask = asking{}
 	if probe {
 		m.stallAt = time.Time{}
-		m.nextProbe(now)
+		m.rest(now)
 		return
 	}
 	m.retryAt = now.Add(m.lim.Retry)
@@ -194,7 +194,7 @@ func (m *Machine) giveUp(now time.Time) {
 	probe := m.ask.probe
 	m.stopAsking()
 	if probe {
-		m.nextProbe(now)
+		m.rest(now)
 		return
 	}
 	m.noPast, m.missed = true, false

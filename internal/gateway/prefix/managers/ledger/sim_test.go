@@ -296,7 +296,7 @@ func simulate(t *testing.T, rng *rand.Rand, keeps int) {
 	for u := range urls - 1 {
 		k.store.Open(local.Engine{No: uint32(u + 1), URL: url(u), Base: "m"}, 0).Mark(index.Exact)
 	}
-	k.l = New(now, k.store, &prefix.Costs{}, Limits{Stream: stream.Limits{ProbeMax: 400 * time.Millisecond}, Resync: 300 * time.Millisecond})
+	k.l = New(now, k.store, &prefix.Costs{}, Limits{Resync: 300 * time.Millisecond})
 	step := func(faults, busy bool) {
 		now = now.Add(tick)
 		k.faults = faults
