@@ -24,6 +24,7 @@ type Core struct {
 
 	sessions  map[SessionID]*session // alive, or lost and not yet fenced
 	instances map[string]*session    // alive
+	recent    *session               // the last that spoke, if it is among sessions: it often speaks again
 
 	fills  map[dram.Page]*fill // blocks that are being published
 	grants []grant             // slab; slots refer to it

@@ -16,6 +16,7 @@ type publish struct {
 
 // fill is a block on its way to being visible.
 type fill struct {
+	page     dram.Page // None: it has ended
 	sess     *session
 	identity []byte
 	parent   Hash
@@ -32,12 +33,22 @@ type grant struct {
 	sess      *session // nil: the place is free
 	pub       *publish
 	page      dram.Page
+	fill      *fill // of the page, if it still is: see fillOf
 	arena     *arena
 	slot, gen uint32
 	part      uint8
 	collected bool
 	copy      CopyID // the shell fills it; 0: the client
 	deadline  Time
+}
+
+// fillOf is what fills gives for the grant's page. A page is no other block's for as long as a slot of it is granted, so that a record which is used
+// again is of another page.
+func (g *grant) fillOf() *fill {
+	if g.fill != nil && g.fill.page == g.page {
+		return g.fill
+	}
+	return nil
 }
 
 // readWord marks a slot that is granted to a read and to no session.
@@ -155,7 +166,7 @@ func (c *Core) publishBlock(s *session, pub *publish, e *Publish, i, sc int) Gra
 	s.identity += len(b.Identity)
 	p = c.books.Begin(n)
 	f := c.newFill()
-	f.sess, f.identity, f.parent = s, b.Identity, b.Parent
+	f.page, f.sess, f.identity, f.parent = p, s, b.Identity, b.Parent
 	c.fills[p] = f
 	return c.grant(s, pub, p, f, e.Part)
 }
@@ -177,7 +188,7 @@ func (c *Core) newFill() *fill {
 
 // keepFill keeps an ended record for the next.
 func (c *Core) keepFill(f *fill) {
-	*f = fill{}
+	*f = fill{page: dram.None}
 	if len(c.spareFills) < mostFills {
 		c.spareFills = append(c.spareFills, f)
 	}
@@ -198,7 +209,7 @@ func (c *Core) grant(s *session, pub *publish, p dram.Page, f *fill, part uint32
 	slot, gen := c.books.Grant(p, int(part), uint64(at))
 	f.granted |= 1 << part
 	f.deadline = c.now + c.lim.Patience
-	c.grants[at] = grant{sess: s, pub: pub, page: p, arena: a, slot: slot, gen: gen, part: uint8(part), deadline: f.deadline}
+	c.grants[at] = grant{sess: s, pub: pub, page: p, fill: f, arena: a, slot: slot, gen: gen, part: uint8(part), deadline: f.deadline}
 	pub.open++
 	return GrantedBlock{Write, SlotRef{a.id, slot, gen}}
 }
@@ -280,7 +291,7 @@ func (c *Core) sealable(s *session, ref SlotRef) (at uint32, class Class) {
 		return noGrant, StaleSlot
 	case c.grants[at].copy != 0: // it is not the client who fills it
 		return noGrant, Repeated
-	case c.fills[c.grants[at].page] == nil:
+	case c.grants[at].fillOf() == nil:
 		return at, StaleSlot // the block was given up meanwhile; but now we know that the slot is not written any more
 	}
 	return at, NoClass
@@ -292,7 +303,7 @@ func (c *Core) sealAt(at uint32, class Class, checksum uint64) {
 	case class != NoClass:
 		c.endGrant(at)
 	default:
-		c.sealGrant(at, c.fills[c.grants[at].page], checksum)
+		c.sealGrant(at, c.grants[at].fillOf(), checksum)
 	}
 }
 

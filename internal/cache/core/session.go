@@ -36,7 +36,12 @@ type session struct {
 
 // sessionOf returns the live session, or refuses the event.
 func (c *Core) sessionOf(id SessionID, k EventKind, ref uint64) *session {
-	if s := c.sessions[id]; s != nil && s.live {
+	s := c.recent
+	if s == nil || s.id != id {
+		s = c.sessions[id]
+	}
+	if s != nil && s.live {
+		c.recent = s
 		return s
 	}
 	c.refuse(id, k, ref, StaleSession)
@@ -260,6 +265,9 @@ func (c *Core) fenced(id SessionID) {
 		}
 	}
 	delete(c.sessions, id)
+	if c.recent == s {
+		c.recent = nil
+	}
 }
 
 func (c *Core) closeSession(s *session, class Class) {

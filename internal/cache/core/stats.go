@@ -180,8 +180,13 @@ func (c *Core) checkSums(holds map[dram.Page]int, sess map[*session]int64, scope
 		}
 	}
 	for p, f := range c.fills {
-		if c.books.State(p) != dram.Filling || f.sealed&^f.granted != 0 {
+		if c.books.State(p) != dram.Filling || f.sealed&^f.granted != 0 || f.page != p {
 			return "a block is being published that is not filling"
+		}
+	}
+	for i := range c.grants {
+		if g := &c.grants[i]; g.sess != nil && g.fillOf() != c.fills[g.page] {
+			return "a grant is of another block than its page"
 		}
 	}
 	return ""

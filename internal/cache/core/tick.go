@@ -43,7 +43,7 @@ func (c *Core) tick() {
 	}
 	for i := range c.grants {
 		g := &c.grants[i]
-		switch f := c.fills[g.page]; {
+		switch f := g.fillOf(); {
 		case g.sess == nil || g.collected:
 		case g.copy != 0: // who is late is we
 			if f != nil {
