@@ -29,5 +29,5 @@ func (*Writer) Of(syscall.RawConn) {}
 // Write is for systems where Raw returns something.
 func (*Writer) Write(*net.Buffers) error { return errors.ErrUnsupported }
 
-// Try is for systems where Raw returns something.
-func (*Writer) Try(*net.Buffers) (bool, error) { return false, errors.ErrUnsupported }
+// Now is for systems where Raw returns something.
+func (*Writer) Now(uintptr, *net.Buffers) (bool, error) { return false, errors.ErrUnsupported }

@@ -77,7 +77,12 @@ func TestWriterFails(t *testing.T) {
 	w.Of(Raw(ours))
 	const size = 16 << 20 // more than the system keeps
 	rest := net.Buffers{make([]byte, size)}
-	if whole, err := w.Try(&rest); whole || err != nil || len(rest) != 1 || len(rest[0]) == size {
+	var whole bool
+	var err error
+	if failed := Raw(ours).Control(func(fd uintptr) { whole, err = w.Now(fd, &rest) }); failed != nil {
+		t.Fatal(failed)
+	}
+	if whole || err != nil || len(rest) != 1 || len(rest[0]) == size {
 		t.Fatalf("without waiting: %v, %v, %d pieces", whole, err, len(rest))
 	}
 	_ = ours.SetWriteDeadline(time.Now().Add(time.Millisecond))

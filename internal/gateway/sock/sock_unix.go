@@ -87,12 +87,13 @@ func (w *Writer) Write(rest *net.Buffers) error {
 	return err
 }
 
-// Try writes what the system takes at once, takes it out of rest, and tells whether that was all.
-func (w *Writer) Try(rest *net.Buffers) (whole bool, err error) {
-	w.once = true
-	err = w.Write(rest)
-	w.once = false
-	return err == nil && len(*rest) == 0, err
+// Now writes what the system takes at once, takes it out of rest, and tells whether that was all. It is for who has the connection's descriptor from
+// [syscall.RawConn].
+func (w *Writer) Now(fd uintptr, rest *net.Buffers) (whole bool, err error) {
+	w.rest, w.err, w.once = *rest, nil, true
+	w.step(fd)
+	*rest, w.rest, w.once = w.rest, nil, false
+	return w.err == nil && len(*rest) == 0, w.err
 }
 
 // step writes what the system takes, and tells whether that was all, or failed, or is not to be waited for.

@@ -21,12 +21,13 @@ const maxChunkLine = 256
 
 // body is an answer's body. When it was read to its end, or closed, the connection is no longer its.
 type body struct {
-	c     *conn // nil once it is over
-	kind  bodyKind
-	keep  bool
-	left  int64 // of the fixed body, or of the chunk at hand
-	inner bool  // a chunk has begun, so its end must come before the next
-	err   error // how it ended
+	c      *conn // nil once it is over
+	kind   bodyKind
+	keep   bool
+	left   int64 // of the fixed body, or of the chunk at hand
+	inner  bool  // a chunk has begun, so its end must come before the next
+	excess chunked.Excess
+	err    error // how it ended
 }
 
 // Read implements io.Reader. It returns what is there, and waits only if nothing is.
@@ -171,6 +172,9 @@ func (b *body) nextChunk() error {
 	if !ok {
 		return errChunk
 	}
+	if !b.excess.Add(len(line), size) {
+		return errExcess
+	}
 	if size > 0 {
 		b.left, b.inner = size, true
 		return nil
@@ -184,7 +188,7 @@ func (b *body) nextChunk() error {
 		if len(line) == 0 {
 			return io.EOF
 		}
-		if _, _, err := parseField(line); err != nil { // read past, but not past just anything
+		if _, _, err := parseField(string(line)); err != nil { // read past, but not past just anything
 			return err
 		}
 	}

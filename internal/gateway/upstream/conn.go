@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -37,6 +36,13 @@ type conn struct {
 	bare   sock.Writer   // if in.bare is set
 	listen func(uintptr) // finds out whether it is silent; made once
 	silent bool
+
+	ask   func(uintptr) bool // tryAsk, made once
+	asked bool               // the request was written, as far as it can be at once
+	stale bool               // it was not: the connection is not as an idle one should be
+	whole bool               // all of it was written
+	fault error              // what writing met
+
 	hasty  bool      // a write's time-out is set, and may have passed
 	served int       // answers read to their end
 	idleAt time.Time // when it was put aside
@@ -60,7 +66,7 @@ func newConn(t *Transport, nc net.Conn, key place) *conn {
 	if c.in.bare != nil {
 		c.bare.Of(c.in.bare)
 	}
-	c.end = c.kill
+	c.end, c.ask = c.kill, c.tryAsk
 	c.listen = func(fd uintptr) { c.silent = sock.Quiet(fd) }
 	return c
 }
@@ -112,27 +118,81 @@ func (c *conn) release(keep bool) {
 	c.t.put(c)
 }
 
+// errStale is what exchange returns where the connection was not as an idle one should be. Nothing was sent.
+var errStale = errors.New("the idle connection has ended")
+
 // exchange writes the request and reads the answer's head.
 func (c *conn) exchange(req *http.Request, pieces [][]byte) (*http.Response, error) {
 	var err error
 	if c.head, err = appendHead(c.head[:0], req); err != nil {
 		return nil, &Error{Stage: Refused, Err: err}
 	}
-	if err := c.write(pieces); err != nil {
-		// An engine that refuses a body closes its side while we write; its answer may be here all the same.
-		if c.in.buffered() == 0 && !c.answerWaits() {
-			return nil, err
-		}
+	c.parts = append(append(c.parts[:0], c.head), pieces...)
+	c.rest = c.parts
+	if c.in.bare != nil {
+		err = c.askBare()
+	} else {
+		err = c.write(c.small(pieces))
+	}
+	// An engine that refuses a body closes its side while we write; its answer may be here all the same.
+	if _, heard := errors.AsType[*Error](err); err != nil && (heard || errors.Is(err, errStale) || !c.answerWaits()) {
+		return nil, err
 	}
 	return c.await(req)
 }
 
-// write sends the head and the body with one system call where it can. What is not taken at once is left to a goroutine of
-// its own, which ends with the connection.
-func (c *conn) write(pieces [][]byte) error {
-	c.parts = append(append(c.parts[:0], c.head), pieces...)
-	c.rest = c.parts
-	if whole, err := c.writeNow(c.small(pieces)); whole || err != nil {
+// askBare writes the request and waits for the answer's first bytes, which is one waiting: before the request is written nothing can be there,
+// and a read would find that out with a system call. It returns without an answer if the request was not taken at once, and is being written.
+// What reading met is an *Error, other errors are those of writing.
+func (c *conn) askBare() error {
+	c.asked, c.stale, c.whole, c.fault, c.in.waitErr = false, false, false, nil, nil
+	if err := c.in.bare.Read(c.ask); err != nil {
+		return unheard(err)
+	}
+	switch {
+	case c.stale:
+		return errStale
+	case c.fault != nil:
+		return c.fault
+	case !c.whole:
+		return c.write(false)
+	case c.in.waitErr != nil:
+		return unheard(c.in.waitErr)
+	}
+	return nil
+}
+
+// unheard is a connection that ended before an answer.
+func unheard(err error) *Error {
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return &Error{Stage: Asking, Err: err}
+}
+
+// tryAsk writes the request when it is called first, and then is tryRead. The runtime notes from before that call on what comes, so the idle
+// connection is looked at here: what has come before shows now, and what comes later calls again.
+func (c *conn) tryAsk(fd uintptr) bool {
+	if c.asked {
+		return c.in.tryRead(fd)
+	}
+	c.asked = true
+	silent := sock.Quiet(fd)
+	if !silent && c.served > 0 {
+		c.stale = true
+		return true
+	}
+	c.whole, c.fault = c.bare.Now(fd, &c.rest)
+	if !c.whole {
+		return true
+	}
+	return !silent && c.in.tryRead(fd) // who speaks before it is asked is read at once
+}
+
+// write sends the parts with one system call where it can. What is not taken at once is left to a goroutine of its own, which ends
+// with the connection.
+func (c *conn) write(small bool) error {
+	if whole, err := c.writeNow(small); whole || err != nil {
 		return err
 	}
 	written := make(chan error, 1)
@@ -147,15 +207,6 @@ func (c *conn) write(pieces [][]byte) error {
 func (c *conn) writeNow(small bool) (whole bool, err error) {
 	if _, ok := c.Conn.(*tls.Conn); ok { // it does not outlive a write that timed out
 		return false, nil
-	}
-	if c.in.bare != nil { // nearly always all of it is taken, and no time-out is needed
-		if err := c.patience(time.Time{}); err != nil {
-			return false, err
-		}
-		if whole, err := c.bare.Try(&c.rest); whole || err != nil {
-			return whole, err
-		}
-		small = false
 	}
 	if small {
 		err = c.patience(time.Time{})
@@ -201,6 +252,9 @@ func (c *conn) small(pieces [][]byte) bool {
 
 // answerWaits looks whether something can be read after a write failed, for as long as a packet may be under way.
 func (c *conn) answerWaits() bool {
+	if c.in.buffered() > 0 {
+		return true
+	}
 	_ = c.SetReadDeadline(time.Now().Add(writePatience))
 	err := c.in.wait()
 	_ = c.SetReadDeadline(time.Time{})
@@ -210,10 +264,7 @@ func (c *conn) answerWaits() bool {
 // await reads the answer's head; informational answers are passed over.
 func (c *conn) await(req *http.Request) (*http.Response, error) {
 	if err := c.in.wait(); err != nil {
-		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
-		}
-		return nil, &Error{Stage: Asking, Err: err}
+		return nil, unheard(err)
 	}
 	// A server sends 100 or 103 once or twice, if at all; one that goes on would hold us for ever.
 	for range 8 {
@@ -236,7 +287,7 @@ func (c *conn) await(req *http.Request) (*http.Response, error) {
 func (c *conn) response(req *http.Request, h head) *http.Response {
 	b := &body{c: c, keep: h.keepAlive}
 	resp := &http.Response{
-		Status: h.statusText, StatusCode: h.status, Proto: "HTTP/1." + strconv.Itoa(h.minor), ProtoMajor: 1, ProtoMinor: h.minor,
+		Status: h.statusText, StatusCode: h.status, Proto: protos[h.minor], ProtoMajor: 1, ProtoMinor: h.minor,
 		Header: h.fields, ContentLength: -1, Body: b, Request: req,
 	}
 	switch {
@@ -257,5 +308,7 @@ func (c *conn) response(req *http.Request, h head) *http.Response {
 	}
 	return resp
 }
+
+var protos = [2]string{"HTTP/1.0", "HTTP/1.1"}
 
 var chunkedEncoding = []string{"chunked"}

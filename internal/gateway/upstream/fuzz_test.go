@@ -7,11 +7,13 @@ import (
 	"io"
 	"net/http"
 	"net/http/httputil"
+	"reflect"
 	"strings"
 	"testing"
 )
 
-// FuzzHead holds that what we take as a head, net/http takes too, and in the same way. We refuse more.
+// FuzzHead holds that what we take as a head, net/http takes too, and in the same way. We refuse more. A head that is there as a whole and one that
+// comes bit by bit are read alike.
 func FuzzHead(f *testing.F) {
 	for _, s := range []string{
 		"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", "HTTP/1.0 404 Not Found\r\nConnection: keep-alive\r\n\r\n",
@@ -22,6 +24,11 @@ func FuzzHead(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		h, err := readHead(bufio.NewReaderSize(bytes.NewReader(data), 16), 1<<10)
+		whole := bufio.NewReaderSize(bytes.NewReader(data), 4<<10)
+		_, _ = whole.Peek(1)
+		if h2, err2 := readHead(whole, 1<<10); err2 != err || err == nil && !reflect.DeepEqual(h, h2) {
+			t.Errorf("in pieces %+v, %v; whole %+v, %v", h, err, h2, err2)
+		}
 		if err != nil {
 			return
 		}

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"io"
 	"net/http"
@@ -66,17 +67,24 @@ var (
 	errTwoLengths   = errors.New("the answer has a Content-Length and a Transfer-Encoding")
 	errEncoding     = errors.New("the answer's Transfer-Encoding is not chunked")
 	errChunk        = errors.New("the answer has a malformed chunk")
+	errExcess       = errors.New("the answer's chunks are mostly not data")
 	errChunkTooLong = errors.New("the answer has a chunk line that is too long")
 )
 
-// readHead reads one head of at most limit bytes.
+// readHead reads one head of at most limit bytes. Nearly all heads are buffered as a whole, and are one text then, of which names and values are parts.
 func readHead(br *bufio.Reader, limit int) (head, error) {
 	h := head{length: -1}
+	there, _ := br.Peek(br.Buffered()) // never waits
+	if n := wholeHead(there); n > 0 && n <= limit {
+		err := h.parse(string(there[:n]), bytes.Count(there[:n], newline))
+		_, _ = br.Discard(n) // they are buffered
+		return h, err
+	}
 	line, err := readLine(br, &limit)
 	if err != nil {
 		return h, err
 	}
-	if err := h.parseStatus(line); err != nil {
+	if err := h.parseStatus(string(line)); err != nil {
 		return h, err
 	}
 	h.fields = make(http.Header, 8)
@@ -88,12 +96,60 @@ func readHead(br *bufio.Reader, limit int) (head, error) {
 		if len(line) == 0 {
 			return h, h.frame()
 		}
-		name, value, err := parseField(line)
+		name, value, err := parseField(string(line))
 		if err != nil {
 			return h, err
 		}
 		h.fields[name] = append(h.fields[name], value)
 	}
+}
+
+// wholeHead returns the length of the head that b begins with, its end included; 0: it has no end yet.
+func wholeHead(b []byte) int {
+	for at := 0; ; {
+		i := bytes.IndexByte(b[at:], '\n')
+		if i < 0 {
+			return 0
+		}
+		at += i + 1
+		switch rest := b[at:]; {
+		case len(rest) >= 1 && rest[0] == '\n':
+			return at + 1
+		case len(rest) >= 2 && rest[0] == '\r' && rest[1] == '\n':
+			return at + 2
+		}
+	}
+}
+
+// parse reads a head that is there as a whole and has so many lines.
+func (h *head) parse(text string, lines int) error {
+	line, rest := cutLine(text)
+	if err := h.parseStatus(line); err != nil {
+		return err
+	}
+	h.fields = make(http.Header, lines)
+	values := make([]string, 0, lines) // one for each field, in one piece
+	for {
+		if line, rest = cutLine(rest); line == "" {
+			return h.frame()
+		}
+		name, value, err := parseField(line)
+		if err != nil {
+			return err
+		}
+		if before := h.fields[name]; before != nil {
+			h.fields[name] = append(before, value)
+			continue
+		}
+		values = append(values, value)
+		h.fields[name] = values[len(values)-1 : len(values) : len(values)]
+	}
+}
+
+// cutLine cuts off the first line of what has one, and its end.
+func cutLine(text string) (line, rest string) {
+	line, rest, _ = strings.Cut(text, "\n")
+	return strings.TrimSuffix(line, "\r"), rest
 }
 
 // readLine reads one line without its end, which is CRLF or, as every client allows, LF. The line is valid until the next read.
@@ -132,9 +188,9 @@ func readLongLine(br *bufio.Reader, part []byte, limit int) ([]byte, error) {
 }
 
 // parseStatus reads "HTTP/1.1 200 OK".
-func (h *head) parseStatus(line []byte) error {
+func (h *head) parseStatus(line string) error {
 	const prefix = "HTTP/1."
-	if len(line) < len(prefix)+5 || string(line[:len(prefix)]) != prefix || line[len(prefix)+1] != ' ' {
+	if len(line) < len(prefix)+5 || line[:len(prefix)] != prefix || line[len(prefix)+1] != ' ' {
 		return errStatusLine
 	}
 	switch line[len(prefix)] {
@@ -148,7 +204,7 @@ func (h *head) parseStatus(line []byte) error {
 	if len(rest) > 3 && rest[3] != ' ' {
 		return errStatusLine
 	}
-	for _, c := range rest[:3] {
+	for _, c := range []byte(rest[:3]) {
 		if c < '0' || c > '9' {
 			return errStatusLine
 		}
@@ -157,42 +213,46 @@ func (h *head) parseStatus(line []byte) error {
 	if h.status < 100 || h.status > 599 {
 		return errStatusLine
 	}
-	h.statusText = statusText(h.status, rest)
+	if h.statusText = rest; rest == usualStatus {
+		h.statusText = usualStatus // which holds no head in memory
+	}
 	return nil
 }
 
-// statusText returns the status and its phrase, without a copy for the usual ones.
-func statusText(status int, said []byte) string {
-	if status == http.StatusOK {
-		return "200 OK"
-	}
-	return string(said)
-}
+const usualStatus = "200 OK"
 
 // parseField reads "Name: value". Folded lines, spaces before the colon and control characters are refused.
-func parseField(line []byte) (name, value string, err error) {
-	colon := -1
-	for i, c := range line {
-		if c == ':' {
-			colon = i
-			break
-		}
-	}
+func parseField(line string) (name, value string, err error) {
+	colon := strings.IndexByte(line, ':')
 	if colon <= 0 {
 		return "", "", errHeaderLine
 	}
-	raw := line[colon+1:]
-	for len(raw) > 0 && (raw[0] == ' ' || raw[0] == '\t') {
-		raw = raw[1:]
-	}
-	for n := len(raw); n > 0 && (raw[n-1] == ' ' || raw[n-1] == '\t'); n = len(raw) {
-		raw = raw[:n-1]
-	}
-	name, value = string(line[:colon]), string(raw)
+	name, value = line[:colon], strings.Trim(line[colon+1:], " \t")
 	if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
 		return "", "", errHeaderLine
 	}
-	return textproto.CanonicalMIMEHeaderKey(name), value, nil
+	return canonical(name), value, nil
+}
+
+// canonical returns a field's name as [http.Header] has it. What engines behind uvicorn send is known, and costs no look-up.
+func canonical(name string) string {
+	switch name {
+	case "date":
+		return "Date"
+	case "server":
+		return "Server"
+	case "content-length":
+		return "Content-Length"
+	case "content-type":
+		return "Content-Type"
+	case "transfer-encoding":
+		return "Transfer-Encoding"
+	case "cache-control":
+		return "Cache-Control"
+	case "x-request-id":
+		return "X-Request-Id"
+	}
+	return textproto.CanonicalMIMEHeaderKey(name)
 }
 
 // frame finds out from the fields where the body ends and whether the connection stays.

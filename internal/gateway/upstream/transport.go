@@ -147,14 +147,20 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, &Error{Stage: Refused, Err: err}
 	}
-	c, err := t.get(ctx, req.URL.Scheme, req.URL.Host)
-	if err != nil {
-		return nil, &Error{Stage: Dialing, Err: err}
-	}
-	c.unhook = context.AfterFunc(ctx, c.end)
-	resp, err := c.exchange(req, pieces)
-	if err == nil {
-		return resp, nil
+	var c *conn
+	for {
+		if c, err = t.get(ctx, req.URL.Scheme, req.URL.Host); err != nil {
+			return nil, &Error{Stage: Dialing, Err: err}
+		}
+		c.unhook = afterEnd(ctx, c.end)
+		var resp *http.Response
+		if resp, err = c.exchange(req, pieces); err == nil {
+			return resp, nil
+		}
+		if !errors.Is(err, errStale) {
+			break
+		}
+		c.discard()
 	}
 	reused := c.served > 0
 	c.discard()
@@ -169,6 +175,16 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, e
 	}
 	return nil, &Error{Stage: Asking, Reused: reused, Err: err}
+}
+
+// afterEnd is context.AfterFunc, without an object of its own for contexts that have such a function. f does not block.
+func afterEnd(ctx context.Context, f func()) (stop func() bool) {
+	if a, ok := ctx.(interface {
+		AfterFunc(f func()) (stop func() bool)
+	}); ok {
+		return a.AfterFunc(f)
+	}
+	return context.AfterFunc(ctx, f)
 }
 
 // bodyOf returns the request's body in pieces.
@@ -190,7 +206,7 @@ func bodyOf(req *http.Request) ([][]byte, error) {
 	return [][]byte{text}, nil
 }
 
-// get returns an idle connection that is still good, or a new one.
+// get returns an idle connection, or a new one.
 func (t *Transport) get(ctx context.Context, scheme, host string) (*conn, error) {
 	key := place{scheme, host}
 	for {
@@ -198,7 +214,7 @@ func (t *Transport) get(ctx context.Context, scheme, host string) (*conn, error)
 		if c == nil {
 			return t.dialAside(ctx, key)
 		}
-		if time.Since(c.idleAt) < t.o.IdleTimeout && c.quiet() {
+		if time.Since(c.idleAt) < t.o.IdleTimeout && (c.in.bare != nil || c.quiet()) { // bare ones are looked at when the request is written
 			return c, nil
 		}
 		_ = c.Close()
