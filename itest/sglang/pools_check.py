@@ -6,10 +6,12 @@ SGLANG_ON_CPU stands in for the kernels, so nothing here copies between a device
 
 import array
 import collections
+import ctypes
 import logging
 import mmap
 import os
 import pathlib
+import queue
 import random
 import re
 import socket
@@ -20,6 +22,7 @@ import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -36,7 +39,7 @@ from sglang.srt.mem_cache.utils import get_storage_hash_str  # noqa: E402
 from sglang.srt.mem_cache.radix_cache import RadixKey  # noqa: E402
 from sglang.srt.server_args import prepare_server_args  # noqa: E402
 
-from perigee.sglang import facts, pools  # noqa: E402
+from perigee.sglang import admission, facts, linker, pools, staging  # noqa: E402
 from perigee.sglang.lore import Space  # noqa: E402
 from perigee.sglang.storage import PerigeeStorage  # noqa: E402
 
@@ -493,6 +496,96 @@ class KvCopiedHere(Kv):
 
 class SidesCopiedHere(Sides):
     shm = False
+
+
+class LinkerAlone(unittest.TestCase):
+    """What the linker does with its worker and a Manager that hangs, without an engine: its device is some bytes."""
+
+    PAGES = 8
+
+    def setUp(self):
+        self.device = bytearray(self.PAGES * 64)
+        self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.device))
+        self.go, self.began, self.stored = threading.Event(), threading.Semaphore(0), []
+        self.up, self.stopped = True, None
+        x = self.x = object.__new__(linker.PerigeeLinker)
+        x._lock = threading.RLock()
+        x._idle = threading.Condition(x._lock)
+        x._flushes, x._reading, x._lookups, x._loads = 0, False, 0, {}
+        x._jobs, x._done = queue.SimpleQueue(), collections.deque()
+        x._staging, x._keeper, x._store, x._pool = staging.Staging(self.PAGES, 64), self, self, self
+        x._admission = admission.Admission(x._ask, x._drop, 1.0)
+        x.layer_done_counter = unittest.mock.Mock()
+        x._worker = threading.Thread(target=x._run, daemon=True)
+        x._worker.start()
+        self.addCleanup(self.end)
+
+    def end(self):
+        self.go.set()
+        self.x._jobs.put(None)
+        self.x._worker.join(SOON_S)
+        self.assertEqual((self.x._worker.is_alive(), self.x._staging.free), (False, self.PAGES), "slots are not given back")
+
+    # The pool, and the store.
+
+    def places(self, slots, n):
+        return [[(self.base + 64 * s, 64)] for s in slots]
+
+    def there(self, wants):
+        self.began.release()
+        self.go.wait()
+        return [[]]
+
+    def set(self, group, names, pages, places):
+        self.began.release()
+        self.go.wait()
+        self.stored.append([bytes(pools.memory(address, size)) for runs in places for address, size in runs])
+        return [True] * len(names)
+
+    def offload(self, *slots):
+        keys = [f"{s:064x}" for s in slots]
+        with unittest.mock.patch.object(linker.hooks, "pages", lambda keys: keys):
+            return self.x.offload([unittest.mock.Mock(keys=keys, device_indices=slots)])
+
+    def flushed(self):
+        t = threading.Thread(target=self.x.reset, daemon=True)
+        t.start()
+        t.join(SOON_S)
+        self.assertFalse(t.is_alive(), "a flush waits for the Manager")
+
+    def test_a_flush_does_not_wait_for_a_manager_that_hangs(self):
+        self.device[:64] = b"a" * 64
+        self.assertTrue(self.offload(0))
+        self.assertTrue(self.began.acquire(timeout=SOON_S))  # it is being stored
+        self.assertTrue(self.offload(1))  # and this waits for its turn
+        self.flushed()
+        self.device[:] = b"z" * len(self.device)  # another's by now
+        self.go.set()
+        self.assertTrue(self.offload(2))
+        for _ in range(1):
+            self.assertTrue(self.began.acquire(timeout=SOON_S))
+        self.x._jobs.put(None)
+        self.x._worker.join(SOON_S)
+        self.assertEqual(self.stored, [[b"a" * 64], [b"z" * 64]], "what was read before is stored, what was not is not read any more")
+        self.assertEqual(list(self.x._done), [True], "the engine hears of what it has asked for since the flush")
+
+    def test_lookups_are_bounded(self):
+        keys = [f"{1:064x}"]
+        now = time.monotonic()
+        for i in range(linker.MOST_LOOKUPS + 5):
+            self.x.lookup(f"r{i}", [unittest.mock.Mock(keys=keys)])
+        verdicts = [self.x._admission.verdict(f"r{i}", now) for i in range(linker.MOST_LOOKUPS + 5)]
+        self.assertEqual(verdicts, [admission.WAIT] * linker.MOST_LOOKUPS + [admission.GO] * 5)
+        self.go.set()
+        self.x._jobs.put(None)
+        self.x._worker.join(SOON_S)
+        self.assertEqual(self.x._lookups, 0)
+
+    def test_without_a_manager_nothing_waits(self):
+        self.up = False
+        self.x.lookup("r", [unittest.mock.Mock(keys=[f"{1:064x}"])])
+        self.assertEqual(self.x._admission.verdict("r", time.monotonic()), admission.GO)
+        self.assertFalse(self.offload(0))
 
 
 class Speed(Case):

@@ -499,6 +499,17 @@ class Storing(unittest.TestCase):
             self.assertGreater(restored, 20)
 
 
+    def test_a_restore_that_is_refused_gives_its_lease_back(self):
+        names, _ = self.put(9, 0, 4)
+
+        def refuse(*_):
+            raise client.Refused(11)
+
+        self.m.restore = self.m.restore_into = refuse
+        self.assertEqual(self.get(names, 8), [False] * 4)
+        self.assertEqual(self.m.leases, {})
+
+
 class StoringFromPools(Storing):
     """The same where the Manager copies."""
 
@@ -747,6 +758,15 @@ class Waiting(unittest.TestCase):
         self.assertTrue(self.r.load("r", K[:4]))
         self.a.admitted("r")
         self.assertEqual((self.r.held, len(self.a)), (0, 0))
+
+    def test_what_cannot_be_looked_up_now_goes_at_once(self):
+        ask, self.a._ask = self.a._ask, lambda keys: None
+        self.assertEqual(self.round(K[:6], 0), (0, False))
+        self.a._ask = ask
+        self.assertEqual(self.round(K[:5], 0.1), (0, False), "it computes, and is not asked for again")
+        self.assertFalse(self.r.load("r", K[:1]))
+        self.a.admitted("r")
+        self.assertEqual((self.r.asked, len(self.a)), ([], 0))
 
     def test_a_miss_goes_at_once(self):
         self.round(K[:6], 0)

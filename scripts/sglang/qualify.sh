@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # qualify.sh [ARGUMENTS]: installs what is missing, then runs the checks of the backend for SGLang with a real engine on this machine's CPU: first
-# python/tests/sglang_check.py and itest/sglang/pools_check.py, which need none, then itest/sglang/qualify.py. Takes 3 GB of disk and 4 GB of memory. Its
+# python/tests/sglang_check.py and itest/sglang/pools_check.py, which need none, then itest/sglang/qualify.py. Takes 6 GB of disk and 6 GB of memory. Its
 # engines are ended whatever happens. Arguments go to the last one: qualify.sh -k Restored
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 dir=.cache/sglang
 [[ -x bin/perigee ]] || scripts/build.sh
 scripts/sglang/install.sh
+scripts/vllm/install.sh # one of the checks has both engines on one Manager
 [[ -s .cache/tokenizers/qwen3.json ]] || scripts/tokenizers.sh
 "$dir/venv/bin/python" scripts/vllm/model.py "$dir/model"
 

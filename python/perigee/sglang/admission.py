@@ -26,7 +26,8 @@ class _Entry:
 
 
 class Admission:
-    """ask(keys) begins a lookup and returns something; drop(it) gives it up, with what it has or will get. budget_s is how long a request may be passed over."""
+    """ask(keys) begins a lookup and returns something, or None if nothing is looked up now: the request computes; drop(it) gives it up, with what it has or will get.
+    budget_s is how long a request may be passed over."""
 
     def __init__(self, ask, drop, budget_s):
         self._ask, self._drop, self._budget = ask, drop, budget_s
@@ -48,6 +49,8 @@ class Admission:
     def _begin(self, e, keys):
         e.keys, e.hits, e.state = tuple(keys), 0, _ASKED
         e.query = self._ask(list(keys))
+        if e.query is None:
+            e.state = _SETTLED
 
     def _change(self, e, keys):
         """The engine's own part of the prompt has grown, or shrunk."""

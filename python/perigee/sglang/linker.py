@@ -34,6 +34,8 @@ BUDGET_MS = 1000
 # Staging memory: what is looked up and what is being stored, at once.
 STAGING_BYTES = 256 << 20
 LOOKUP_MS = 250
+# Lookups that wait for the worker, dropped ones included: an answer takes some milliseconds, so that a request behind so many would hardly be answered within its budget.
+MOST_LOOKUPS = 64
 
 
 class Lookup:
@@ -71,10 +73,11 @@ class PerigeeLinker(UnifiedCacheLinker):
         self._staging = Staging(max(1, self._extra.get("staging_bytes", STAGING_BYTES) // self._pool.bytes), self._pool.bytes)
         self._lock = threading.RLock()
         self._admission = admission.Admission(self._ask, self._drop, self._extra.get("budget_ms", BUDGET_MS) / 1000)
-        self._jobs = queue.SimpleQueue()  # bounded by the requests that wait, and by staging memory
+        self._jobs = queue.SimpleQueue()  # bounded by MOST_LOOKUPS, and by staging memory
+        self._lookups = 0  # in it
         self._loads = {}  # rid: (places on the device, slots)
         self._done = collections.deque()
-        self._storing = 0
+        self._flushes, self._reading = 0, False  # the worker reads the device
         self._idle = threading.Condition(self._lock)
         self._begin()
 
@@ -102,6 +105,9 @@ class PerigeeLinker(UnifiedCacheLinker):
     # Admission: the scheduler's thread, and the worker's answers.
 
     def _ask(self, keys):
+        if not self._keeper.up or self._store.stopped or self._lookups >= MOST_LOOKUPS:
+            return None
+        self._lookups += 1
         q = Lookup(names(keys))
         self._jobs.put(("get", q))
         return q
@@ -181,10 +187,9 @@ class PerigeeLinker(UnifiedCacheLinker):
         slots = self._staging.take(len(kv.keys))
         if slots is None:
             return False  # computed again one day
-        job = ("set", names(kv.keys), hooks.pages(kv.keys), self._pool.places(kv.device_indices, len(kv.keys)), slots)
         with self._lock:
-            self._storing += 1
-        self._jobs.put(job)
+            flushes = self._flushes
+        self._jobs.put(("set", flushes, names(kv.keys), hooks.pages(kv.keys), self._pool.places(kv.device_indices, len(kv.keys)), slots))
         return True
 
     def num_completed_offloads(self):
@@ -215,33 +220,49 @@ class PerigeeLinker(UnifiedCacheLinker):
                     hits = sum(self._store.get(0, q.names[:n], self._staging.places(slots)))
         finally:
             with self._lock:
+                self._lookups -= 1
                 self._staging.give(slots[hits:])
                 q.slots = slots[:hits]
                 if q.dropped or not self._admission.answered(q, hits):
                     self._drop(q)
 
-    def _set(self, names, pages, places, slots):
+    def _set(self, flushes, names, pages, places, slots):
         ok = False
+        try:
+            if self._read(flushes, places, slots):
+                ok = all(self._store.set(0, names, pages, self._staging.places(slots)))
+        finally:
+            self._staging.give(slots)
+            with self._lock:
+                if flushes == self._flushes:  # else the engine has forgotten that it asked
+                    self._done.append(ok)
+
+    def _read(self, flushes, places, slots):
+        """Copies pages from the device, unless it was flushed since: then others' may lie there."""
+        with self._lock:
+            if flushes != self._flushes:
+                return False
+            self._reading = True
         try:
             for runs, slot in zip(places, slots):
                 pools.read(runs, self._staging.view(slot))
-            ok = all(self._store.set(0, names, pages, self._staging.places(slots)))
         finally:
-            self._staging.give(slots)
             with self._idle:
-                self._done.append(ok)
-                self._storing -= 1
+                self._reading = False
                 self._idle.notify_all()
+        return True
 
     # The end.
 
     def reset(self):
-        """The engine's caches are flushed: nothing of its memory is read or written any more when this returns."""
+        """The engine's caches are flushed: nothing of its memory is read or written any more when this returns. It waits for copies within this process and not for the
+        Manager, which may hang: what was copied is stored from staging memory, and nobody is told of it."""
         with self._idle:
             self._admission.clear()
             for rid in list(self._loads):
                 self.cancel_queued_load(rid)
-            self._idle.wait_for(lambda: self._storing == 0)
+            self._flushes += 1
+            self._idle.wait_for(lambda: not self._reading)
             self._done.clear()
         self.layer_done_counter.reset()
 

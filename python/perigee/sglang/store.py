@@ -126,7 +126,7 @@ class Store:
                     return self._restored(s.restore_into(a.lease, 0, self._shared.pages(places[:hits])), len(names), whole)
                 s.restore(a.lease, 0, lambda i, page: pools.write(places[i], page))
                 return hits
-        except client.Lost:
+        except (client.Lost, client.Refused):  # nothing was done with it
             self._release(a.lease)
             raise
 
