@@ -41,6 +41,8 @@ const (
 	Malformed
 	// OtherSize is a store of blocks of another size: it belongs to another domain.
 	OtherSize
+	// PartialBlock is a store of the beginning of a block alone, as some engines publish them behind the last whole one. It is left out.
+	PartialBlock
 	// OtherGroup is an event of a KV cache group that the index leaves out, or of one whose blocks are of another size than the full-attention
 	// group's; see the package's design note.
 	OtherGroup
@@ -57,7 +59,7 @@ func (r Result) String() string {
 	if r > Refused {
 		return "invalid"
 	}
-	return [...]string{"applied", "orphan", "malformed", "other_size", "other_group", "full", "exceeded", "refused"}[r]
+	return [...]string{"applied", "orphan", "malformed", "other_size", "partial_block", "other_group", "full", "exceeded", "refused"}[r]
 }
 
 // Outcome says what an event did.

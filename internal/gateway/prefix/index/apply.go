@@ -163,6 +163,9 @@ func (ix *Index) check(e *prefix.Event) Result {
 	case len(e.Tokens) == 0:
 		return Applied
 	case e.BlockSize != ix.blockSize:
+		if e.BlockSize > 0 && ix.blockSize%e.BlockSize == 0 && len(e.Hashes) == 1 {
+			return PartialBlock
+		}
 		return OtherSize
 	case len(e.Tokens)/e.BlockSize != len(e.Hashes) || len(e.Tokens)%e.BlockSize != 0:
 		return Malformed

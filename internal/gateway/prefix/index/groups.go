@@ -104,7 +104,7 @@ func (ix *Index) missed(x *holder, bits uint8, out *Outcome) {
 	if bits&(window|recurrent) == 0 {
 		return
 	}
-	if out.Result == OtherSize {
+	if out.Result == OtherSize || out.Result == PartialBlock {
 		out.Result = OtherGroup
 	}
 	if !x.groups.missed {

@@ -222,6 +222,8 @@ func (m *model) stored(x *modelHolder, e *prefix.Event) (out Outcome) {
 		case e.BlockSize != m.blockSize && side:
 			x.missed = true
 			return Outcome{Result: OtherGroup}
+		case len(e.Hashes) == 1 && e.BlockSize < m.blockSize && m.blockSize%e.BlockSize == 0:
+			return Outcome{Result: PartialBlock}
 		case e.BlockSize != m.blockSize:
 			return Outcome{Result: OtherSize}
 		case len(e.Tokens) != len(e.Hashes)*m.blockSize || e.Extras != nil && len(e.Extras) != len(e.Hashes):

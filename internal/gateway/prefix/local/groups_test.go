@@ -68,8 +68,13 @@ func TestGroupsOfOtherSizes(t *testing.T) {
 func TestAdoptedSizeStays(t *testing.T) {
 	r := New(Options{}).Open(Engine{No: 1, Base: "m"}, 0)
 	r.AdoptGroups(16, index.Groups{Full: 1})
-	if o := r.Apply(stored(32, 64, 1, "", "")); o.Result != index.OtherSize {
+	if o := r.Apply(stored(8, 8, 1, "", "")); o.Result != index.PartialBlock {
 		t.Errorf("%+v", o)
+	}
+	for _, size := range []int{8, 32} {
+		if o := r.Apply(stored(size, 64, 1, "", "")); o.Result != index.OtherSize {
+			t.Errorf("%d: %+v", size, o)
+		}
 	}
 	r.Withdraw()
 	if o := r.Apply(stored(32, 64, 1, "", "")); o.Result != index.Applied {
