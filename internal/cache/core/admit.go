@@ -116,6 +116,7 @@ func (c *Core) settleQuery(q *query) {
 			return
 		}
 	}
+	c.countQuery(q, Found)
 	if q.mode != Warm {
 		c.lend(q)
 		c.do(c.readyOf(q))

@@ -69,9 +69,8 @@ func (c *Core) restoreInto(e *RestoreInto) {
 		c.refuse(e.Session, KindRestoreInto, uint64(e.Lease.Index), class)
 		return
 	}
-	l.started |= 1 << e.Consumer
+	c.startOn(l, e.Consumer, ByManager)
 	l.ours |= 1 << e.Consumer
-	l.deadline = c.now + c.lim.Patience
 	c.beginCopy(n)
 	c.do(CopyOut{n.id, e.Session, e.Lease, e.Consumer, slots, e.Pages})
 }

@@ -59,13 +59,15 @@ type Core struct {
 	names, looked int
 	pass          uint64 // of the line
 
-	now    Time
-	out    []Action
-	stats  Stats
-	warmed uint32      // of publish: what was looked at ahead, so that it is looked at
-	slots  []PlanSlot  // room for the slots of Visible
-	items  []item      // scratch of query.look
-	found  []dram.Page // scratch of find
+	now   Time
+	out   []Action
+	stats Stats
+	// counted is when stats.Residence was last brought up to date.
+	counted Time
+	warmed  uint32      // of publish: what was looked at ahead, so that it is looked at
+	slots   []PlanSlot  // room for the slots of Visible
+	items   []item      // scratch of query.look
+	found   []dram.Page // scratch of find
 }
 
 // space is a namespace that was named.

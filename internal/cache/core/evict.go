@@ -54,6 +54,7 @@ func (c *Core) ownVictim(n *dram.Newcomer) (dram.Page, bool) {
 // drop withdraws a visible block. Its slots are free when nobody holds it any more.
 func (c *Core) drop(p dram.Page, why Reason) {
 	k := c.books.Key(p)
+	c.residence()
 	c.stats.Removed[why]++
 	c.do(Removed{Namespace: c.spaceList[k.Space].name, Group: k.Group, Hash: k.Hash, Chain: c.books.Chain(p), Reason: why})
 	c.books.Doom(p)

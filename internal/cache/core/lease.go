@@ -16,6 +16,8 @@ type lease struct {
 	consumers     uint32
 	started, done uint64 // bit per consumer
 	ours          uint64 // those that have started and whose pages the shell copies
+	began         Time   // of the first Start
+	route         Route  // ByManager if it was for any consumer
 	failed        bool
 	closed        bool // nobody may start any more
 	deadline      Time // for the first Start; then for the last Copied
@@ -58,9 +60,18 @@ func (c *Core) start(e *Start) {
 	if l == nil {
 		return
 	}
-	l.started |= 1 << e.Consumer
-	l.deadline = c.now + c.lim.Patience
+	c.startOn(l, e.Consumer, ByEngine)
 	c.do(Plan{e.Session, e.Lease, e.Consumer, c.planOf(l, e.Consumer)})
+}
+
+// startOn notes that a consumer starts.
+func (c *Core) startOn(l *lease, consumer uint32, r Route) {
+	if l.started == 0 {
+		l.began = c.now
+	}
+	l.started |= 1 << consumer
+	l.route = max(l.route, r)
+	l.deadline = c.now + c.lim.Patience
 }
 
 // startable returns the lease that a consumer may start on, or refuses the event.
@@ -181,6 +192,9 @@ func (c *Core) settleLease(at uint32) {
 	if l.started != 0 && l.sess.live {
 		ok := l.done == all && !l.failed
 		c.stats.Restores[okIndex(ok)]++
+		if ok {
+			c.stats.Loads[l.route].add(l.bytes, c.now-l.began)
+		}
 		c.do(Restored{l.sess.id, LeaseID{at, l.gen}, ok})
 	}
 	*l = lease{gen: l.gen}

@@ -14,6 +14,9 @@ type model struct {
 	spec     int64 // of them, of the speculative ones
 	instance int64 // of a session that has none of its own; 0: all
 	own      map[SessionID]int64
+	asked    [Warm + 1]int64 // blocks, by mode
+	hits     [Warm + 1]int64
+	counted  [Warm + 1]int64 // queries
 	query    map[Scope]int64 // of tenants that have one
 	patience Time
 	ttl      Time

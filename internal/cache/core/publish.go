@@ -12,6 +12,9 @@ type publish struct {
 	op              uint64
 	open            int
 	sealed, dropped uint32
+	began           Time
+	bytes           int64 // of the slots that were sealed
+	route           Route
 }
 
 // fill is a block on its way to being visible.
@@ -65,7 +68,7 @@ func (c *Core) publish(e *Publish) {
 		return
 	}
 	s.lastPublish = e.Op
-	p := s.openPublish(e.Op)
+	p := s.openPublish(e.Op, c.now)
 	answers := make([]GrantedBlock, len(e.Blocks))
 	var without *Block // the last one that got no room
 	for i := range e.Blocks {
@@ -313,7 +316,10 @@ func (c *Core) sealGrant(at uint32, f *fill, checksum uint64) {
 	c.books.Seal(g.arena.at, g.slot, checksum)
 	f.sealed |= 1 << g.part
 	f.deadline = c.now + c.lim.Patience
+	_, size, _ := c.books.Arena(g.arena.at)
 	g.pub.sealed++
+	g.pub.bytes += int64(size)
+	g.pub.route = max(g.pub.route, routeOf(g.copy != 0))
 	c.freeGrant(at)
 	if f.sealed == 1<<c.books.Parts(g.page)-1 {
 		c.endFill(g.page, f)
@@ -330,6 +336,7 @@ func (c *Core) endFill(p dram.Page, f *fill) {
 
 // show makes a block visible and says so.
 func (c *Core) show(p dram.Page, r dram.Residency, parent Hash, identity []byte) {
+	c.residence()
 	c.books.Show(p, r, c.now)
 	k := c.books.Key(p)
 	c.do(Visible{
@@ -429,6 +436,9 @@ func (c *Core) settlePublish(s *session, p *publish) {
 		return
 	}
 	s.publishes = slices.Delete(s.publishes, i, i+1)
+	if p.sealed > 0 {
+		c.stats.Saves[p.route].add(p.bytes, c.now-p.began)
+	}
 	c.do(Published{s.id, p.op, p.sealed, p.dropped})
 	if s.spare == nil {
 		s.spare = p
@@ -436,12 +446,12 @@ func (c *Core) settlePublish(s *session, p *publish) {
 }
 
 // openPublish notes a publish; the last one that ended lends its record.
-func (s *session) openPublish(op uint64) *publish {
+func (s *session) openPublish(op uint64, now Time) *publish {
 	p := s.spare
 	if p == nil {
 		p = &publish{}
 	}
-	s.spare, *p = nil, publish{op: op}
+	s.spare, *p = nil, publish{op: op, began: now}
 	s.publishes = append(s.publishes, p)
 	return p
 }

@@ -28,8 +28,10 @@ type query struct {
 	need     int64
 	by       bound
 
+	asked   int         // blocks
 	pages   []dram.Page // held, group by group; some may still be read
 	ends    []int       // of each group in pages
+	low     []int       // places in pages of those that were not in memory
 	pending int         // of pages that are being read
 	bytes   int64       // charged
 	lease   LeaseID     // once ready
@@ -69,6 +71,7 @@ func (c *Core) query(e *Query) {
 		sess: s, ticket: e.Ticket, mode: e.Mode, acct: acct, priority: e.Priority, content: content, consume: e.Consumers,
 		want: e.Demand, deadline: c.now + c.wait(e),
 	}
+	q.asked = q.names()
 	c.admit(q)
 }
 
@@ -171,6 +174,7 @@ func (c *Core) leave(q *query) {
 func (c *Core) nothing(q *query, why Why) {
 	c.leave(q)
 	c.stats.Nothing[why]++
+	c.countQuery(q, why)
 	c.do(Ready{Session: q.sess.id, Ticket: q.ticket, Why: why})
 }
 
@@ -215,12 +219,21 @@ func (c *Core) cancel(e *Cancel) {
 
 func (c *Core) discover(s *session, e *Query) {
 	a := Candidates{Session: s.id, Ticket: e.Ticket, Positions: make([][]uint32, len(e.Demand))}
+	n := &c.stats.Asked[Discover]
+	c.stats.Queries[Discover]++
 	for g, w := range e.Demand {
 		pages, there := c.find(s, w, false)
-		for i := range pages {
-			if there(i) {
-				a.Positions[g] = append(a.Positions[g], uint32(i))
+		for i, p := range pages {
+			switch {
+			case !there(i):
+				n[Absent]++
+				continue
+			case p == dram.None || c.books.State(p) != dram.Visible:
+				n[Below]++
+			default:
+				n[InMemory]++
 			}
+			a.Positions[g] = append(a.Positions[g], uint32(i))
 		}
 	}
 	c.do(a)

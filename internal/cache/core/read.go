@@ -39,6 +39,7 @@ func (c *Core) join(r *read, q *query, i int) {
 	}
 	r.waiters = append(r.waiters, waiter{q, i})
 	r.demand = r.demand || q.mode != Warm
+	q.low = append(q.low, i)
 	q.pending++
 }
 

@@ -36,7 +36,7 @@ type coreScript struct {
 //	publish-from S SLOT@POOL:OFFSET+LENGTH/… … · in-done COPY SUM|failed …
 //	restore-into S LEASE POOL:OFFSET+LENGTH/… … consumer=N · out-done COPY outcome=… good=N
 //	backed NS A B<A group=N parts=N at=OFFSET · unbacked NS A group=N at=OFFSET · read-done N outcome=…
-//	tick · flush [ns=NAME] · evict ARENA N · usage · copies
+//	tick · flush [ns=NAME] · evict ARENA N · usage · copies · counts
 func (s *coreScript) do(c *script.Command) bool {
 	switch c.Name {
 	case "new":
@@ -49,6 +49,19 @@ func (s *coreScript) do(c *script.Command) bool {
 		u := s.c.Usage()
 		c.Print(fmt.Sprintf("pool %d free %d blocks %d reserved %d leased %d orphaned %d pinned %d granted %d quarantined %d",
 			u.Pool, u.Free, u.Blocks, u.Reserved, u.Leased, u.Orphaned, u.Pinned, u.Granted, u.Quarantined))
+		return true
+	case "counts":
+		st := s.c.Stats()
+		for mode, n := range st.Asked {
+			if st.Queries[mode] > 0 {
+				c.Print(fmt.Sprintf("mode %d: %d queries, %d in memory, %d below, %d absent, %d unserved", mode, st.Queries[mode], n[InMemory], n[Below], n[Absent], n[Unserved]))
+			}
+		}
+		for r := range st.Saves {
+			c.Print(fmt.Sprintf("by route %d: %d saves of %d bytes in %v, %d loads of %d in %v", r,
+				st.Saves[r].Count, st.Saves[r].Bytes, st.Saves[r].Time, st.Loads[r].Count, st.Loads[r].Bytes, st.Loads[r].Time))
+		}
+		c.Print(fmt.Sprintf("residence %.3gs, shared reads %d, failed %d", st.Residence, st.SharedReads, st.FailedReads))
 		return true
 	case "copies":
 		u := s.c.Usage()

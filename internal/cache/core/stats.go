@@ -10,6 +10,9 @@ import (
 
 // Stats counts since the start.
 type Stats struct {
+	// Asked is blocks of queries, by mode and by what became of them: those of one query add up to what it asked for.
+	Asked       [Warm + 1][Unserved + 1]int64
+	Queries     [Warm + 1]int64      // that were answered, Busy and Refused apart, by mode
 	Published   [NoRoom + 1]int64    // blocks, by disposition
 	Collected   int64                // blocks given up before they were complete
 	Removed     [Corrupted + 1]int64 // blocks, by reason
@@ -18,20 +21,98 @@ type Stats struct {
 	Restores    [2]int64 // failed, and whole
 	Busy        int64
 	BudgetWaits int64 // queries that had to wait for bytes
+	// Saves are publishes of which something was sealed, Loads restores that were whole, by route.
+	Saves, Loads [ByManager + 1]Moved
+	// Residence is blocks in memory, summed over the seconds: divided by those removed it is how long one stays.
+	Residence   float64
 	SharedReads int64 // reads that were begun for somebody else
 	FailedReads int64
 	Corrupt     int64 // blocks that a restore found to be other than was sealed
 	Expired     int64 // leases that nobody came for
 }
 
-// Stats returns the counts.
-func (c *Core) Stats() Stats { return c.stats }
+// Tier is where a block of a query was.
+type Tier uint8
+
+// The tiers.
+const (
+	InMemory Tier = iota
+	Below         // read for the query, or for another one meanwhile
+	Absent        // not there; or behind one of the run that is not, or behind what the budgets can hold
+	Unserved      // of a query that brought nothing for another reason: too large, timed out, unreadable
+)
+
+// Route is who copies pages.
+type Route uint8
+
+// The routes: the engine copies; or the Manager does, out of memory that the engine has offered and into it.
+const (
+	ByEngine Route = iota
+	ByManager
+)
+
+// Moved is what went one way by one route.
+type Moved struct {
+	// Count is how many publishes or restores, Bytes their slots'.
+	Count, Bytes int64
+	// Time is from each one's Granted to its Published, or from its first Start to its Restored, summed: what others did meanwhile is in it.
+	Time Time
+}
+
+func (m *Moved) add(bytes int64, d Time) {
+	m.Count++
+	m.Bytes += bytes
+	m.Time += d
+}
+
+func routeOf(byManager bool) Route {
+	if byManager {
+		return ByManager
+	}
+	return ByEngine
+}
+
+// Stats returns the counts, as they were after the last step.
+func (c *Core) Stats() Stats {
+	c.residence()
+	return c.stats
+}
+
+// residence counts the time since the last block came or went.
+func (c *Core) residence() {
+	c.stats.Residence += float64(c.books.Blocks()) * (c.now - c.counted).Seconds()
+	c.counted = c.now
+}
+
+// countQuery counts an answer: what q got, and what it did not.
+func (c *Core) countQuery(q *query, why Why) {
+	n := &c.stats.Asked[q.mode]
+	c.stats.Queries[q.mode]++
+	got, low, rest := len(q.pages), 0, Absent
+	if why > Missing {
+		rest = Unserved
+	}
+	if why != Found {
+		got = 0
+	}
+	for _, i := range q.low {
+		if i < got {
+			low++
+		}
+	}
+	n[InMemory] += int64(got - low)
+	n[Below] += int64(low)
+	n[rest] += int64(q.asked - got)
+}
 
 // Usage is what is in use now, in bytes of slots if not said otherwise.
 type Usage struct {
 	Pool, Free int64
-	// Blocks is how many are visible.
-	Blocks int
+	// Blocks is how many are visible, Resident their bytes.
+	Blocks   int
+	Resident int64
+	// Speculative is the part of Queries that is speculation.
+	Speculative int64
 	// Queries is what queries are charged: Reserved by those that read, Leased to those that have their answer, Orphaned by reads
 	// that nobody waits for any more.
 	Queries, Reserved, Leased, Orphaned int64
@@ -47,7 +128,7 @@ type Usage struct {
 
 // Usage walks over the pool: for the status page and tests, not for each event.
 func (c *Core) Usage() Usage {
-	u := Usage{Pool: c.pool, Blocks: c.books.Blocks(), Queries: c.used.bytes, Sessions: len(c.sessions)}
+	u := Usage{Pool: c.pool, Blocks: c.books.Blocks(), Queries: c.used.bytes, Speculative: c.used.spec, Sessions: len(c.sessions)}
 	for _, a := range c.arenaList {
 		_, size, free := c.books.Arena(a.at)
 		u.Free += int64(free) * int64(size)
@@ -77,6 +158,9 @@ func (c *Core) Usage() Usage {
 	for p := range c.books.All() {
 		if c.books.Holds(p) > 0 {
 			u.Pinned += c.books.Bytes(p)
+		}
+		if c.books.State(p) == dram.Visible {
+			u.Resident += c.books.Bytes(p)
 		}
 	}
 	c.copyUsage(&u)

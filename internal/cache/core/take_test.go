@@ -21,6 +21,12 @@ func (s *sim) take(ev Event, a Action) {
 		s.reading(a)
 	case Ready:
 		s.ready(a)
+	case Candidates:
+		var hits []uint32
+		for _, at := range a.Positions {
+			hits = append(hits, uint32(len(at)))
+		}
+		s.answered(ev.(*Query), hits)
 	case Plan:
 		s.plan(a)
 	case CopyIn:
@@ -109,12 +115,43 @@ func (s *sim) reading(a Read) {
 	s.begin(k, parent)
 }
 
+// answered adds up what answered queries asked for and got.
+func (s *sim) answered(e *Query, hits []uint32) {
+	s.m.counted[e.Mode]++
+	for _, w := range e.Demand {
+		s.m.asked[e.Mode] += int64(len(w.Hashes))
+	}
+	for _, n := range hits {
+		s.m.hits[e.Mode] += int64(n)
+	}
+}
+
+// checkCounts wants the tiers of all queries to add up to what they asked for, and what was there to what they got.
+func (s *sim) checkCounts() {
+	st := s.c.Stats()
+	for mode, n := range st.Asked {
+		hits := n[InMemory] + n[Below]
+		if got := hits + n[Absent] + n[Unserved]; got != s.m.asked[mode] || hits != s.m.hits[mode] || st.Queries[mode] != s.m.counted[mode] {
+			s.t.Errorf("%d queries of mode %d and their tiers %v, and the model has %d, %d blocks asked for and %d found",
+				st.Queries[mode], mode, n, s.m.counted[mode], s.m.asked[mode], s.m.hits[mode])
+		}
+		if !s.reads && n[Below] > 0 {
+			s.t.Errorf("%d blocks were below, where nothing is", n[Below])
+		}
+	}
+	s.sum.Below += int(st.Asked[Prefix][Below])
+	s.sum.Unserved += int(st.Asked[Exact][Unserved])
+}
+
 func (s *sim) ready(a Ready) {
 	k := ticketKey{a.Session, a.Ticket.Op}
 	q := s.m.queries[k]
 	if q == nil || q.ev.Ticket != a.Ticket {
 		s.t.Errorf("ready for %v, which nobody asks", a.Ticket)
 		return
+	}
+	if a.Lease == (LeaseID{}) || s.m.leases[a.Lease] == nil {
+		s.answered(q.ev, a.Hits)
 	}
 	if a.Lease == (LeaseID{}) {
 		delete(s.m.queries, k)

@@ -63,6 +63,9 @@ func TestAdmin(t *testing.T) {
 	_, metrics := m.admin("GET", "/metrics", nil)
 	for _, want := range []string{
 		"perigee_cache_resident_blocks 8", `perigee_cache_published_blocks_total{disposition="write"} 8`, `perigee_cache_restores_total{outcome="whole"} 1`,
+		`perigee_cache_queries_total{mode="prefix"} 1`, `perigee_cache_query_blocks_total{mode="prefix",tier="memory"} 8`,
+		`perigee_cache_query_blocks_total{mode="prefix",tier="missing"} 2`, "perigee_cache_resident_bytes 65536",
+		`perigee_cache_transfer_bytes_total{direction="publish",route="engine"} 65536`, `perigee_cache_transfers_total{direction="restore",route="engine"} 1`,
 		"perigee_cache_checksum_verified_bytes_total 40000", "perigee_cache_sessions 2", "perigee_cache_quarantined_bytes 0",
 	} {
 		if !strings.Contains(metrics, want+"\n") {

@@ -26,6 +26,16 @@ var (
 	poolWarm      = desc("pool_warm_bytes", "Bytes of arenas that were faulted in ahead.")
 	poolUsed      = desc("pool_used_bytes", "Slots in use.")
 	residentN     = desc("resident_blocks", "Blocks that can be restored.")
+	residentBytes = desc("resident_bytes", "Their slots.")
+	residence     = desc("resident_block_seconds_total", "Blocks that can be restored, summed over time: by removed_blocks_total it is how long one stays.")
+	queries       = desc("queries_total", "Queries that were answered, busy and refused ones apart, by mode.", "mode")
+	askedBlocks   = desc("query_blocks_total", "Blocks that answered queries asked for, by mode and by where they were: memory, below; missing: they or one before them is not there; unserved: the query brought nothing for another reason.", "mode", "tier")
+	specBytes     = desc("query_speculative_bytes", "The part of what queries are charged that is speculation.")
+	sharedReads   = desc("coalesced_reads_total", "Blocks from below memory that were being read for another query already.")
+	failedReads   = desc("failed_reads_total", "Reads from below memory that brought nothing.")
+	moves         = desc("transfers_total", "Publishes that sealed something and restores that were whole, by direction and by who copied: engine or manager.", "direction", "route")
+	moveBytes     = desc("transfer_bytes_total", "Their slots.", "direction", "route")
+	moveSeconds   = desc("transfer_seconds_total", "Seconds from each one's grant or first start to its end, whatever the engine did meanwhile.", "direction", "route")
 	queryBytes    = desc("query_reserved_bytes", "What queries are charged, by phase.", "phase")
 	pinnedBytes   = desc("pinned_bytes", "Blocks that somebody holds, each once.")
 	grantedBytes  = desc("granted_bytes", "Slots that a client or a read may write.")
@@ -60,6 +70,9 @@ var (
 	reasons      = [...]string{"evicted", "flushed", "corrupted"}
 	directions   = [...]string{"publish", "restore"}
 	outcomes     = [...]string{"failed", "whole"}
+	modes        = [...]string{"prefix", "exact", "discover", "warm"}
+	tiers        = [...]string{"memory", "below", "missing", "unserved"}
+	routes       = [...]string{"engine", "manager"}
 )
 
 // Collect implements prometheus.Collector.
@@ -72,14 +85,20 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	count := func(d *prometheus.Desc, v int64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	seconds := func(d *prometheus.Desc, v float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
 	}
+	count := func(d *prometheus.Desc, v int64, labels ...string) { seconds(d, float64(v), labels...) }
 	gauge(poolCapacity, float64(pool.Bytes))
 	gauge(poolArenas, float64(pool.Used))
 	gauge(poolWarm, float64(pool.Warm))
 	gauge(poolUsed, float64(u.Pool-u.Free))
 	gauge(residentN, float64(u.Blocks))
+	gauge(residentBytes, float64(u.Resident))
+	seconds(residence, st.Residence)
+	c.asked(st, count)
+	c.moved(st, count, seconds)
+	gauge(specBytes, float64(u.Speculative))
 	gauge(queryBytes, float64(u.Reserved), "reading")
 	gauge(queryBytes, float64(u.Leased), "leased")
 	gauge(queryBytes, float64(u.Orphaned), "orphaned")
@@ -110,12 +129,34 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	count(spoiled, m.counts.spoiled.Load())
 	c.copies(u, gauge, count)
 	for i, word := range directions {
-		seconds := time.Duration(m.counts.copyNanos[i].Load()).Seconds()
-		out <- prometheus.MustNewConstMetric(copySeconds, prometheus.CounterValue, seconds, word)
+		seconds(copySeconds, time.Duration(m.counts.copyNanos[i].Load()).Seconds(), word)
 	}
 	c.refused(st, count)
 	if m.tells.pub != nil {
 		c.events(m.tells.pub.Stats(), gauge, count)
+	}
+}
+
+// asked tells of queries: from these a hit rate is made.
+func (c collector) asked(st core.Stats, count func(*prometheus.Desc, int64, ...string)) {
+	for m, mode := range modes {
+		count(queries, st.Queries[m], mode)
+		for t, tier := range tiers {
+			count(askedBlocks, st.Asked[m][t], mode, tier)
+		}
+	}
+	count(sharedReads, st.SharedReads)
+	count(failedReads, st.FailedReads)
+}
+
+// moved tells of publishes and restores by both routes.
+func (c collector) moved(st core.Stats, count func(*prometheus.Desc, int64, ...string), seconds func(*prometheus.Desc, float64, ...string)) {
+	for d, all := range [...][core.ByManager + 1]core.Moved{st.Saves, st.Loads} {
+		for r, n := range all {
+			count(moves, n.Count, directions[d], routes[r])
+			count(moveBytes, n.Bytes, directions[d], routes[r])
+			seconds(moveSeconds, n.Time.Seconds(), directions[d], routes[r])
+		}
 	}
 }
 
