@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/perigee-llm/perigee/internal/cache/manager"
 	"github.com/perigee-llm/perigee/internal/gateway"
 	"github.com/perigee-llm/perigee/internal/gateway/config"
 	"github.com/perigee-llm/perigee/internal/gateway/explain"
@@ -26,6 +27,7 @@ import (
 type explainCmd struct {
 	URL      string `name:"url" default:"http://127.0.0.1:30001" help:"The gateway's admin listener."`
 	Request  string `placeholder:"ID" help:"The request to explain, by its x-request-id. Without it: the newest."`
+	Manager  string `placeholder:"URL" help:"Ask a Cache Manager's admin listener instead what engines asked it for --request, what they got, and why no more."`
 	Prefixes bool   `help:"Say of each engine instead whether what is known of its prefix cache is exact, and if not why and since when."`
 	KeyFile  string `name:"api-key-file" placeholder:"FILE" help:"A file with the API key that the admin listener asks for, in one line."`
 	CAFile   string `name:"ca-file" placeholder:"FILE" help:"The authorities that an https URL is trusted by (PEM); without it: the system's."`
@@ -42,7 +44,8 @@ The gateway needs an admin listener: --admin-port, or server.admin.port in the f
 Examples:
   perigee explain
   perigee explain --url http://127.0.0.1:30001 --request 7f3a9c
-  perigee explain --prefixes`
+  perigee explain --prefixes
+  perigee explain --manager http://127.0.0.1:9091 --request 7f3a9c`
 }
 
 // Limits of one question.
@@ -64,6 +67,9 @@ func (c *explainCmd) Run(rc *runContext) error {
 	}
 	ctx, cancel := context.WithTimeout(rc.ctx, explainTimeout)
 	defer cancel()
+	if c.Manager != "" {
+		return c.manager(ctx, rc.stdout)
+	}
 	if c.Prefixes {
 		return c.prefixes(ctx, rc.stdout, base)
 	}
@@ -102,6 +108,36 @@ func (c *explainCmd) print(w io.Writer, text []byte, records []explain.Record) e
 		}
 	}
 	_, err := w.Write(b.Bytes())
+	return err
+}
+
+// manager prints what a Cache Manager was asked for a request.
+func (c *explainCmd) manager(ctx context.Context, w io.Writer) error {
+	base, err := adminURL(c.Manager)
+	if err != nil || c.Request == "" {
+		return exitError{exitUsage, "explain: --manager is the URL of a Cache Manager's admin listener, such as http://127.0.0.1:9091, and wants --request"}
+	}
+	text, err := c.ask(ctx, base, "/explain", url.Values{"request": {c.Request}})
+	if err != nil {
+		return fmt.Errorf("explain: %w", err)
+	}
+	var queries []manager.QueryExplanation
+	if err := json.Unmarshal(text, &queries); err != nil {
+		return fmt.Errorf("explain: %s does not answer as a Cache Manager of this version does: %w", base, err)
+	}
+	if len(queries) == 0 {
+		return exitError{exitRun, fmt.Sprintf("explain: the Cache Manager remembers no query of request %q: its engine never asked, under another id, or too long ago", c.Request)}
+	}
+	var b bytes.Buffer
+	if c.JSON {
+		b.Write(text)
+	}
+	for i := range queries {
+		if !c.JSON {
+			b.WriteString(queries[i].Text())
+		}
+	}
+	_, err = w.Write(b.Bytes())
 	return err
 }
 
@@ -178,6 +214,10 @@ func (c *explainCmd) ask(ctx context.Context, base, path string, q url.Values) (
 	if err != nil {
 		return nil, err
 	}
+	start, flag := "start the gateway with --admin-port", "--url"
+	if c.Manager != "" {
+		start, flag = "start perigee cache with --admin", "--manager"
+	}
 	transport := &http.Transport{DisableKeepAlives: true}
 	if err := c.secure(req, transport); err != nil {
 		return nil, err
@@ -185,7 +225,7 @@ func (c *explainCmd) ask(ctx context.Context, base, path string, q url.Values) (
 	res, err := transport.RoundTrip(req)
 	if err != nil {
 		if errors.Is(err, syscall.ECONNREFUSED) {
-			return nil, fmt.Errorf("nothing listens on %s: start the gateway with --admin-port, and give its address as --url", base)
+			return nil, fmt.Errorf("nothing listens on %s: %s, and give its address as %s", base, start, flag)
 		}
 		return nil, fmt.Errorf("%s: %w", base, err)
 	}
@@ -197,7 +237,7 @@ func (c *explainCmd) ask(ctx context.Context, base, path string, q url.Values) (
 	case res.StatusCode == http.StatusUnauthorized:
 		return nil, fmt.Errorf("%s asks for an API key, or for another one: give it with --api-key-file", base)
 	case res.StatusCode == http.StatusNotFound:
-		return nil, fmt.Errorf("%s has no %s: it is not the admin listener, whose port is --admin-port", base, path)
+		return nil, fmt.Errorf("%s has no %s: it is not the admin listener; %s", base, path, start)
 	case res.StatusCode != http.StatusOK:
 		return nil, fmt.Errorf("%s answers %s", base, res.Status)
 	case len(text) > explainMaxBody:

@@ -181,22 +181,7 @@ func (m *Manager) visible() int {
 	return m.mu.core.Usage().Blocks
 }
 
-// QueryExplanation is a query, and why it got no more than it did.
-type QueryExplanation struct {
-	Instance   string   `json:"instance"`
-	Request    string   `json:"request,omitempty"`
-	SecondsAgo float64  `json:"seconds_ago"`
-	Asked      []int    `json:"asked"`
-	Hits       []uint32 `json:"hits"`
-	Answer     string   `json:"answer"`
-	TookMicros int64    `json:"took_us"`
-	// First is the first block of the first group that it did not get.
-	First *Explanation `json:"first_missing,omitempty"`
-	// Others are live instances with another identity, and the first field in which theirs differs: pages of theirs cannot be used.
-	Others map[string]string `json:"other_identities,omitempty"`
-}
-
-// explain answers GET /explain?session=N&op=N, or ?block=HEX.
+// explain answers GET /explain?request=ID, ?session=N&op=N, or ?block=HEX.
 func (m *Manager) explain(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	m.mu.Lock()
@@ -210,10 +195,16 @@ func (m *Manager) explain(w http.ResponseWriter, r *http.Request) {
 		reply(w, m.mu.story.explain(m.now(), core.Hash(b)))
 		return
 	}
+	if id := q.Get("request"); id != "" {
+		out := []QueryExplanation{}
+		m.mu.story.requests(id, explainMost, func(a *asked) { out = append(out, m.explainQuery(a)) })
+		reply(w, out)
+		return
+	}
 	session, err := strconv.ParseUint(q.Get("session"), 10, 32)
 	op, err2 := strconv.ParseUint(q.Get("op"), 10, 64)
 	if err != nil || err2 != nil {
-		http.Error(w, "want session=N&op=N, or block=HEX", http.StatusBadRequest)
+		http.Error(w, "want request=ID, session=N&op=N, or block=HEX", http.StatusBadRequest)
 		return
 	}
 	a := m.mu.story.query(uint32(session), op)
@@ -224,9 +215,12 @@ func (m *Manager) explain(w http.ResponseWriter, r *http.Request) {
 	reply(w, m.explainQuery(a))
 }
 
+// explainMost is how many queries of one request are told: an engine asks once or, after a preemption, twice, and a request has few engines.
+const explainMost = 16
+
 func (m *Manager) explainQuery(a *asked) QueryExplanation {
 	x := QueryExplanation{
-		Instance: a.Instance, Request: a.Request, SecondsAgo: (m.now() - a.At).Seconds(), Asked: a.Asked, Hits: a.Hits, Answer: a.Answer,
+		Instance: a.Instance, Session: a.Session, Op: a.Ticket.Op, Request: a.Request, Mode: modes[a.Mode], SecondsAgo: (m.now() - a.At).Seconds(), Asked: a.Asked, Hits: a.Hits, Answer: a.Answer,
 		TookMicros: a.Took.Microseconds(), Others: map[string]string{},
 	}
 	hits := 0

@@ -86,6 +86,17 @@ func TestAdmin(t *testing.T) {
 	if x.Others["another model"] != "layout.groups[0].segments[0].bytes" {
 		t.Errorf("how the others differ: %v", x.Others)
 	}
+	var all []QueryExplanation
+	q := query(1, 10)
+	q.Request = "mine"
+	if a, err := s.Query(t.Context(), q); err != nil || a.Lease == nil {
+		t.Fatal(err)
+	} else if err := s.Release(a.Lease); err != nil {
+		t.Fatal(err)
+	}
+	if m.admin("GET", "/explain?request=mine", &all); len(all) != 1 || all[0].Op != 2 || !strings.Contains(all[0].Text(), "prefix: found; 8 of 10 blocks") {
+		t.Errorf("%+v", all)
+	}
 	var dropped map[string]int
 	if m.admin("POST", "/evict?blocks=3", &dropped); dropped["dropped"] != 3 {
 		t.Errorf("evicted %v", dropped)
@@ -94,7 +105,7 @@ func TestAdmin(t *testing.T) {
 		t.Fatal(err)
 	}
 	x = QueryExplanation{}
-	m.admin("GET", "/explain?session=1&op=2", &x)
+	m.admin("GET", "/explain?session=1&op=3", &x)
 	if x.Hits[0] != 5 || x.First == nil || !strings.HasPrefix(x.First.Why, "evicted") {
 		t.Errorf("%+v %+v", x, x.First)
 	}
@@ -110,7 +121,7 @@ func TestAdmin(t *testing.T) {
 		t.Errorf("the observer saw %d, want 8 come and 8 go", seen)
 	}
 	for path, want := range map[string]int{
-		"/explain": 400, "/explain?block=xx": 400, "/explain?session=9&op=1": 404, "/nothing": 404, "/flush": 405,
+		"/explain": 400, "/explain?block=xx": 400, "/explain?session=9&op=1": 404, "/explain?request=other": 200, "/nothing": 404, "/flush": 405,
 	} {
 		if code, _ := m.admin("GET", path, nil); code != want {
 			t.Errorf("%s: %d, want %d", path, code, want)

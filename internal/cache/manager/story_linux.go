@@ -2,6 +2,7 @@ package manager
 
 import (
 	"encoding/hex"
+	"strings"
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
@@ -96,6 +97,17 @@ func (s *story) query(session uint32, op uint64) *asked {
 	return s.queries.last(func(a *asked) bool { return a.Session == session && a.Ticket.Op == op })
 }
 
+// requests tells of the last queries of a request, the newest first. An engine's id for it may have more around the one that its client gave.
+func (s *story) requests(id string, most int, tell func(*asked)) {
+	s.queries.last(func(a *asked) bool {
+		if strings.Contains(a.Request, id) {
+			tell(a)
+			most--
+		}
+		return most == 0
+	})
+}
+
 // saw takes down that a block came or went.
 func (s *story) saw(now time.Duration, a core.Action) {
 	if r, ok := a.(core.Removed); ok {
@@ -105,14 +117,6 @@ func (s *story) saw(now time.Duration, a core.Action) {
 
 func (s *story) noRoom(now time.Duration, h core.Hash) {
 	s.ends.add(ended{now, h, "not taken when it was published: no room that could be made"}, storyEnds)
-}
-
-// Explanation is why a block or a query was not served.
-type Explanation struct {
-	Block string `json:"block,omitempty"`
-	// Why is the last that is remembered of it, SecondsAgo when that was.
-	Why        string  `json:"why"`
-	SecondsAgo float64 `json:"seconds_ago,omitempty"`
 }
 
 // explain tells the last that is remembered of a block.
