@@ -80,6 +80,7 @@ type space struct {
 type scope struct {
 	id     Scope
 	budget ScopeBudget
+	by     *arena // of whoever named it, and is charged for the name; nil: nobody is
 	used   int64  // by its queries
 	kept   uint64 // the pass in which one of them was kept back by the tenant's bound
 }
@@ -90,6 +91,7 @@ type arena struct {
 	at     int // the books' number
 	writer *session
 	space  uint32
+	scopes int // tenants that its writers have named
 }
 
 // backing is a block below memory.

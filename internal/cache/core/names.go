@@ -3,7 +3,7 @@ package core
 import "slices"
 
 // maxNames bounds the namespaces that are in use at once, and the tenants. A host has a few of the first and at most some hundreds of the second; a
-// client that makes them up is stopped here. One is in use while a session, an arena, a block, a query or a copy below memory refers to it.
+// client that makes them up is stopped here, and at half of them, so that one alone does not keep out the others. One is in use while a session, an arena, a block, a query or a copy below memory refers to it.
 const maxNames = 1024
 
 // sweepEvery is how often, at most, names that are in use no more are looked for when there is no room for another: the look goes over all blocks.
@@ -66,29 +66,39 @@ func (c *Core) maySweep(last *Time) bool {
 	return true
 }
 
-// scopeOf returns the number of a tenant, and makes one for a new id while there is room for it.
-func (c *Core) scopeOf(id Scope) (int, bool) {
+// scopeOf returns the number of a tenant, and makes one for a new id while there is room for it. by is the arena of whoever names it, since
+// that and what is in it outlive the session; nil for the session's own, which is one. A tenant with budgets of its own always has room.
+func (c *Core) scopeOf(id Scope, by *arena) (int, bool) {
 	if i, ok := c.scopes[id]; ok {
 		return i, true
 	}
-	if len(c.scopes) >= c.lim.Names && !c.sweepScopes() {
-		return 0, false
-	}
-	b, ok := c.cfg.Scopes[id]
-	if !ok {
+	b, configured := c.cfg.Scopes[id]
+	if configured {
+		by = nil
+	} else {
 		b = c.cfg.DefaultScope
+		if !c.roomForScope(by) && !(c.sweepScopes() && c.roomForScope(by)) {
+			return 0, false
+		}
+		if by != nil {
+			by.scopes++
+		}
 	}
 	if last := len(c.spareScopes) - 1; last >= 0 {
 		i := c.spareScopes[last]
 		c.spareScopes = c.spareScopes[:last]
 		c.books.SetShare(i, b.Share)
-		c.scopes[id], c.scopeList[i] = i, scope{id: id, budget: b}
+		c.scopes[id], c.scopeList[i] = i, scope{id: id, budget: b, by: by}
 		return i, true
 	}
 	i := c.books.AddScope(b.Share)
 	c.scopes[id] = i
-	c.scopeList = append(c.scopeList, scope{id: id, budget: b})
+	c.scopeList = append(c.scopeList, scope{id: id, budget: b, by: by})
 	return i, true
+}
+
+func (c *Core) roomForScope(by *arena) bool {
+	return len(c.scopes) < c.lim.Names && (by == nil || by.scopes < (c.lim.Names+1)/2)
 }
 
 // sweepScopes forgets the tenants that are in use no more, and says whether there were any.
@@ -116,6 +126,9 @@ func (c *Core) sweepScopes() bool {
 	}
 	for id, i := range c.scopes {
 		if !used[i] {
+			if t := &c.scopeList[i]; t.by != nil {
+				t.by.scopes--
+			}
 			delete(c.scopes, id)
 			c.scopeList[i] = scope{}
 			c.spareScopes = append(c.spareScopes, i)

@@ -62,3 +62,65 @@ func TestNames(t *testing.T) {
 		t.Errorf("one more: %s", text(a))
 	}
 }
+
+// TestNamesOfOne: one client names no more than half of the tenants, and those with budgets of their own always have room.
+func TestNamesOfOne(t *testing.T) {
+	c := New(Config{Epoch: 1, Limits: Limits{Names: 6}, Scopes: map[Scope]ScopeBudget{7: {Resident: 400}}}, nil)
+	now := Time(0)
+	said := func(ev Event) Action {
+		now += Time(2e9)
+		out := c.Step(now, ev, nil)
+		if wrong := c.Check(); wrong != "" {
+			t.Fatal(wrong)
+		}
+		if len(out) == 0 {
+			return nil
+		}
+		return out[0]
+	}
+	ops := map[uint32]uint64{}
+	publish := func(session uint32, scope Scope) (slot SlotRef, ok bool) {
+		ops[session]++
+		a := said(&Publish{Session: SessionID{1, session}, Op: ops[session], Scope: scope, Blocks: []Block{{Hash: hashOf(fmt.Sprint(session, scope))}}})
+		if r, refused := a.(Refused); refused {
+			if r.Class != TooMany {
+				t.Errorf("%s", text(a))
+			}
+			return slot, false
+		}
+		return a.(Granted).Blocks[0].Slot, true
+	}
+	register := func(n, arena uint32) {
+		said(&Register{Session: SessionID{1, n}, Instance: fmt.Sprint(n), Layout: []Group{{PartBytes: []uint32{100}}}, Arenas: []Arena{{arena, 8, 100}}})
+	}
+	register(1, 1)
+	register(2, 2)
+	slots := map[Scope]SlotRef{}
+	for _, scope := range []Scope{11, 12, 13, 7} {
+		slot, ok := publish(1, scope)
+		if !ok {
+			t.Errorf("tenant %d of the first client is refused", scope)
+		}
+		slots[scope] = slot
+	}
+	if _, ok := publish(1, 14); ok {
+		t.Error("the first client has more than half")
+	}
+	said(&Abandoned{SessionID{1, 1}, slots[11]})
+	slot, ok := publish(1, 14)
+	if !ok {
+		t.Error("a tenant that is gone is still charged")
+	}
+	if _, ok := publish(2, 21); !ok {
+		t.Error("the second client gets no tenant")
+	}
+	// Its successor, which finds its blocks in memory, is no other client.
+	for _, slot := range []SlotRef{slots[12], slots[13], slot} {
+		said(&Sealed{SessionID{1, 1}, slot, 5})
+	}
+	said(&Fenced{SessionID{1, 1}})
+	register(3, 1)
+	if _, ok := publish(3, 31); ok {
+		t.Error("its successor has another half")
+	}
+}

@@ -136,7 +136,7 @@ func (c *Core) charged(s *session, id Scope) (scope int, class Class) {
 	if id == 0 {
 		return s.scope, NoClass
 	}
-	sc, ok := c.scopeOf(id)
+	sc, ok := c.scopeOf(id, s.arenas[0])
 	if !ok {
 		return 0, TooMany
 	}

@@ -54,7 +54,7 @@ func (c *Core) register(e *Register) {
 		return
 	}
 	sp, ok := c.spaceOf(e.Namespace)
-	sc, ok2 := c.scopeOf(e.Scope)
+	sc, ok2 := c.scopeOf(e.Scope, nil)
 	if !ok || !ok2 {
 		c.refuse(e.Session, KindRegister, 0, TooMany)
 		return

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"iter"
 	"slices"
 
@@ -226,10 +227,24 @@ func (c *Core) Check() string {
 	for _, r := range c.readByID {
 		charged(r.acct, r.bytes)
 	}
-	if wrong := c.checkCopies(); wrong != "" {
+	if wrong := cmp.Or(c.checkCopies(), c.checkNames()); wrong != "" {
 		return wrong
 	}
 	return c.checkSums(holds, sess, scopes)
+}
+
+// checkNames wants the tenants that an arena is charged for to be those that it named.
+func (c *Core) checkNames() string {
+	named := map[*arena]int{}
+	for _, i := range c.scopes {
+		named[c.scopeList[i].by]++
+	}
+	for _, a := range c.arenas {
+		if named[a] != a.scopes {
+			return "an arena's tenants do not add up"
+		}
+	}
+	return ""
 }
 
 func (c *Core) checkSums(holds map[dram.Page]int, sess map[*session]int64, scopes []int64) string {

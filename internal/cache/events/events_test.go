@@ -189,22 +189,17 @@ func TestSnapshotUnderFlood(t *testing.T) {
 	if resume, held := snapshot(t, dial(t, zmtp.Dealer, p.Endpoints().Snapshot)); resume != 0 || len(held) != 0 {
 		t.Fatalf("before anything: %d, %d names", resume, len(held))
 	}
-	stop, last := make(chan struct{}), 0
+	const snapshots, wave, stay = 5, 4000, 5000 // blocks
+	waves, last := make(chan struct{}), 0
 	var flood sync.WaitGroup
 	flood.Go(func() {
-		for n := 1; ; n++ {
-			visible(p, n)
-			if n > 5000 {
-				p.Removed(space.Namespace, 0, name(n-5000))
-			}
-			select {
-			case <-stop:
-				last = n
-				return
-			default:
-			}
-			if n%50 == 0 {
-				<-time.After(100 * time.Microsecond)
+		for range waves {
+			for range wave {
+				last++
+				visible(p, last)
+				if last > stay {
+					p.Removed(space.Namespace, 0, name(last-stay))
+				}
 			}
 		}
 	})
@@ -214,12 +209,12 @@ func TestSnapshotUnderFlood(t *testing.T) {
 		held   names
 	}
 	var all []taken
-	for range 5 {
-		<-time.After(20 * time.Millisecond)
+	for range snapshots {
+		waves <- struct{}{} // the last one is over, and the next begins
 		resume, held := snapshot(t, c)
 		all = append(all, taken{resume, held})
 	}
-	close(stop)
+	close(waves)
 	flood.Wait()
 	const marker = 1 << 40
 	p.Visible(space, 0, chain.Key{}, name(marker))
@@ -241,7 +236,7 @@ func TestSnapshotUnderFlood(t *testing.T) {
 			}
 		}
 	}
-	if want := min(last, 5000) + 1; len(live) != want {
+	if want := min(last, stay) + 1; len(live) != want {
 		t.Errorf("%d names in the end, want %d", len(live), want)
 	}
 	for i := range all {

@@ -254,8 +254,17 @@ func TestEventsWholeOnly(t *testing.T) {
 	part(one, 0, 3)
 	part(two, 1, 2)
 	l.until("two", func() bool { return len(l.names) > 0 })
-	<-time.After(50 * time.Millisecond) // what is told wrongly would be by now
-	if s := m.tells.pub.Stats(); s.Names != 2 || !l.holds(names[:2]...) {
+	whole := prompt(3, 0, 1) // what is told wrongly is told before this or with it
+	for i, s := range []*client.Session{one, two} {
+		whole.Part = uint32(i)
+		if _, err := s.Publish(context.Background(), whole, func(int, []byte) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	late := namesOf(3, 1)[0]
+	l.until("a later one", func() bool { _, told := l.names[late]; return told })
+	delete(l.names, late)
+	if s := m.tells.pub.Stats(); s.Names != 3 || !l.holds(names[:2]...) {
 		t.Errorf("%d names are told", s.Names)
 	}
 	part(two, 1, 3)
@@ -268,7 +277,7 @@ func TestEventsWholeOnly(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	m.until("it is there", func(st Status) bool { return st.Usage.Blocks == 4 })
+	m.until("it is there", func(st Status) bool { return st.Usage.Blocks == 5 })
 	if s := m.tells.pub.Stats(); s.Unnamed != 1 {
 		t.Errorf("%+v", s)
 	}

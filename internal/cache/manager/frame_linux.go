@@ -261,18 +261,26 @@ func (m *Manager) verify(s *core.PlanSlot) bool {
 
 // spoil tells a consumer that its plan ends here. The page goes with its Copied, whatever outcome that claims.
 func (m *Manager) spoil(by *asker, p *core.Plan, bad uint32) {
-	m.spoiled(by, p.Lease, p.Consumer, bad, p.Slots[bad].Slot)
+	if !m.spoiled(by, p.Lease, p.Consumer, bad, p.Slots[bad].Slot) {
+		m.refuse(by, wire.ClassOf(core.StaleLease), "it has ended meanwhile")
+		return
+	}
 	m.send(by, by, &wire.Spoiled{Lease: p.Lease, Consumer: p.Consumer, Bad: bad})
 }
 
-func (m *Manager) spoiled(by *asker, lease core.LeaseID, consumer, bad uint32, slot core.SlotRef) {
-	m.counts.spoiled.Add(1)
-	m.opt.Log.Error("a page is not what was sealed", "instance", by.s.instance, "slot", slot)
+// spoiled notes a page that is not what was sealed, if its lease kept it till now, and says so. One whose lease was ended meanwhile, by another
+// connection of the session, may have been looked at when it was another's already.
+func (m *Manager) spoiled(by *asker, lease core.LeaseID, consumer, bad uint32, slot core.SlotRef) (held bool) {
 	m.locked(func() {
 		if r := by.s.restores[lease]; r != nil {
-			r.spoiled[consumer] = bad
+			r.spoiled[consumer], held = bad, true
 		}
 	})
+	if held {
+		m.counts.spoiled.Add(1)
+		m.opt.Log.Error("a page is not what was sealed", "instance", by.s.instance, "slot", slot)
+	}
+	return held
 }
 
 func (m *Manager) copied(by *asker, e *wire.Copied) {
