@@ -152,3 +152,40 @@ func TestLooksBounded(t *testing.T) {
 		t.Errorf("%d got what others held, want 10", ready)
 	}
 }
+
+// BenchmarkReleaseBeside is a query of one name and its Release while so many other sessions have as many long queries waiting as they may.
+func BenchmarkReleaseBeside(b *testing.B) {
+	for _, sessions := range []uint32{0, 1, 7} {
+		b.Run(fmt.Sprint(sessions), func(b *testing.B) {
+			c := New(Config{Epoch: 1}, nil)
+			long := make([]Hash, c.lim.Blocks)
+			for i := range long {
+				long[i] = hashOf("a")
+			}
+			e := Query{Mode: Prefix, Consumers: 1, Demand: []Want{{0, long}}}
+			for i := range sessions + 1 {
+				id := SessionID{1, i + 1}
+				r := &Register{Session: id, Instance: fmt.Sprint(i), Layout: []Group{{PartBytes: []uint32{100}}}, Arenas: []Arena{{i, 64, 100}}, QueryBytes: 100}
+				c.Step(0, r, nil)
+				if i == 0 {
+					g := c.Step(0, &Publish{Session: id, Op: 1, Blocks: []Block{{Hash: long[0]}}}, nil)[0].(Granted)
+					c.Step(0, &Sealed{Session: id, Slot: g.Blocks[0].Slot}, nil)
+					continue
+				}
+				for op := range uint64(c.lim.SessionQueries) {
+					q := e
+					q.Session, q.Ticket = id, Ticket{op + 1, 1}
+					c.Step(0, &q, nil)
+				}
+			}
+			e.Session, e.Demand = SessionID{1, 1}, []Want{{0, long[:1]}}
+			var out []Action
+			b.ResetTimer()
+			for i := range b.N {
+				e.Ticket = Ticket{uint64(i + 1), 1}
+				out = c.Step(0, &e, out[:0])
+				out = c.Step(0, &Release{e.Session, out[0].(Ready).Lease}, out[:0])
+			}
+		})
+	}
+}
