@@ -25,7 +25,10 @@ func (c *cacheCmd) Run(rc *runContext) error {
 	o := cfg.Options()
 	o.Log = rc.log
 	if os.Getenv("GOGC") == "" { // else the operator has decided
-		o.Slots = func(n int) { debug.SetGCPercent(manager.HeapGrowth(n)) }
+		o.Slots = func(n int) {
+			debug.SetGCPercent(manager.HeapGrowth(n))
+			debug.FreeOSMemory() // the arrays that were too small: given back little by little, they would stay for minutes
+		}
 		o.Slots(0)
 	}
 	m, err := manager.Start(o)
