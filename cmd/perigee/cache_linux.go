@@ -27,7 +27,7 @@ func (c *cacheCmd) Run(rc *runContext) error {
 	if os.Getenv("GOGC") == "" { // else the operator has decided
 		o.Slots = func(n int) {
 			debug.SetGCPercent(manager.HeapGrowth(n))
-			debug.FreeOSMemory() // the arrays that were too small: given back little by little, they would stay for minutes
+			debug.FreeOSMemory() // the arrays that were too small: the kernel gets them little by little else, and they are as much as all that is needed
 		}
 		o.Slots(0)
 	}
