@@ -85,12 +85,12 @@ func TestExpect(t *testing.T) {
 	const all = prompts * blocks
 	plain, _ := grown(0)
 	doubled, buckets := grown(all * 4 / 5) // with a quarter of it for the other engine
-	// 250 blocks a shard need 19 buckets: 1, 2, 4, 9, 19, and now and then one more; by quarters 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 18, 22.
-	if doubled > 6<<shardBits || plain < 11<<shardBits {
+	// 250 blocks a shard need 23 buckets: 1, 2, 5, 11, 23, and now and then one more; by quarters 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 18, 22.
+	if doubled > 6<<shardBits || plain < 10<<shardBits {
 		t.Errorf("%d arrays with a size expected, %d without", doubled, plain)
 	}
-	if load := float64(all) / float64(buckets*slots); load < 0.78 || load > 0.9 {
-		t.Errorf("the full table has a load of %.2f, want 0.875 or less where a shard had to grow again", load)
+	if load := float64(all) / float64(buckets*slots); load < 0.6 || load > 0.76 {
+		t.Errorf("the full table has a load of %.2f, want 0.75 or less, since the other engine has more than was said", load)
 	}
 	// What is expected and never comes costs less than 2.5 times the buckets.
 	if _, most := grown(1 << 25); float64(all)/float64(most*slots) < 0.9/2.5-0.05 {

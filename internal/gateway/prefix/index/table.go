@@ -11,7 +11,7 @@ import (
 // and a deletion leaves no tombstone.
 //
 // It consists of shards that grow by a quarter, each for itself: load stays between 72 and 90 percent, and growing holds up the writer for
-// a moment only. Where more blocks are expected they double; see next. See quotient for how entries move without asking their blocks for
+// a moment only. One that is worn is made anew, see wornAway. Where more blocks are expected they double; see next. See quotient for how entries move without asking their blocks for
 // hashes, which would be a cache miss each.
 //
 // Linear probing was not taken: without tombstones a deletion moves entries under the readers' eyes. Neither was chaining: it costs
@@ -25,7 +25,11 @@ type table struct {
 
 type shard struct {
 	store atomic.Pointer[array]
-	live  int // the writer's
+
+	// The writer's.
+	live int
+	away int // of these, which lie behind their bucket
+	news int // entries that came since the array was made
 }
 
 // array is a shard's buckets. It is replaced as a whole.
@@ -211,14 +215,31 @@ func (t *table) insert(hash uint64, id uint32, hashes hashes) {
 		a = t.resize(sh, t.next(n), id, hashes)
 	case id>>a.idBits != 0:
 		a = t.resize(sh, n, id, hashes)
+	case n >= wornLeast && sh.away*wornAway > sh.live && sh.news*wornEvery >= sh.live:
+		a = t.resize(sh, max(n, sh.live/wornFill), id, hashes)
 	}
-	a.place(hash, id)
+	if a.place(hash, id) {
+		sh.away++
+	}
 	sh.live++
+	sh.news++
 }
 
-// perBucket is the blocks of a table that each of a shard's buckets stands for where the shard is filled to 7/8: of a million blocks hardly
-// a shard has 3 percent more than its part, which is where it would grow again.
-const perBucket = (slots << shardBits) * 7 / 8
+// An entry that came when its bucket was full stays where it is when there is room again, so the longer blocks come and go, the more lie behind
+// their buckets, and the more buckets a search that finds nothing goes through: of a shard filled to 7/8 two and a half when it is new, ten when
+// a quarter of its blocks are others, and sixty in the end. So a shard of which more than one in wornAway lies so, which of a new one are one
+// in twelve at the most, is made anew, and filled to wornFill of 15 slots: at that three are the worst that it comes to, and one in ten. It
+// happens after each wornEvery-th of its blocks at the most, whatever hashes come. For a small shard it is luck what lies where.
+const (
+	wornAway  = 8
+	wornFill  = 11
+	wornEvery = 4
+	wornLeast = 16
+)
+
+// perBucket is the blocks of a table that each of a shard's buckets stands for where the shard is filled to 3/4: fuller ones would be worn out
+// soon, see wornAway.
+const perBucket = (slots << shardBits) * 3 / 4
 
 // next is the buckets that a full shard of n buckets gets: a quarter more, by which each entry moves four times until the table is full; or, as
 // long as more blocks are expected than have room, twice as many, by which it moves once. Sizes are those that are expected at the end, halved
@@ -235,18 +256,19 @@ func (t *table) next(n int) int {
 	return max(least, goal)
 }
 
-func (a *array) place(hash uint64, id uint32) {
+// place adds an entry, and tells whether it had to go behind its bucket.
+func (a *array) place(hash uint64, id uint32) (away bool) {
 	first, tag := a.home(hash)
 	for at := first; ; {
 		b := &a.buckets[at]
 		if slot := b.freeSlot(); slot > 0 {
 			word := b.word()&^takenMask | uint32(slot)<<takenShift
 			if at != first {
-				word |= away(slot)
+				word |= awayBit(slot)
 			}
 			b.set(0, word)
 			b.set(slot, tag|id)
-			return
+			return at != first
 		}
 		b.pass()
 		if at++; at == len(a.buckets) {
@@ -271,8 +293,8 @@ func (b *bucket) pass() {
 	}
 }
 
-// away is the bit of a bucket's word that says that what the slot holds belongs elsewhere.
-func away(slot int) uint32 { return 1 << (awayShift - 1 + slot) }
+// awayBit is the bit of a bucket's word that says that what the slot holds belongs elsewhere.
+func awayBit(slot int) uint32 { return 1 << (awayShift - 1 + slot) }
 
 // remove takes out a block that is in the table.
 func (t *table) remove(hash uint64, id uint32, hashes hashes) {
@@ -283,7 +305,10 @@ func (t *table) remove(hash uint64, id uint32, hashes hashes) {
 	b := &a.buckets[at]
 	taken := min(b.word()&takenMask, uint32(slot-1)<<takenShift)
 	b.set(slot, 0)
-	b.set(0, b.word()&^(takenMask|away(slot))|taken)
+	b.set(0, b.word()&^(takenMask|awayBit(slot))|taken)
+	if at != first {
+		sh.away--
+	}
 	for i := first; i != at; i = (i + 1) % len(a.buckets) {
 		if b := &a.buckets[i]; b.word()&manyPassed != manyPassed {
 			b.set(0, b.word()-1)
@@ -330,6 +355,7 @@ func (t *table) resize(sh *shard, n int, id uint32, hashes hashes) *array {
 		f.move(old, hashes)
 	}
 	sh.store.Store(a)
+	sh.away, sh.news = f.away, 0
 	return a
 }
 
@@ -367,6 +393,7 @@ type fresh struct {
 	used []uint8 // slots of each bucket
 	ids  [batch]uint32
 	n    int // of ids, which wait for their hashes
+	away int // entries that lie behind their bucket
 }
 
 // move puts the entries of an array into a fresh one. Where it needs hashes it asks for many before it uses any: they lie far apart, and the
@@ -437,6 +464,7 @@ func (f *fresh) place(quotient uint64, id uint32) {
 	b, slot := &f.buckets[at], int(f.used[at])
 	b[slot>>1&7] |= uint64(tag|id) << (slot & 1 * 32)
 	if at != first {
-		b[0] |= uint64(away(slot))
+		b[0] |= uint64(awayBit(slot))
+		f.away++
 	}
 }

@@ -84,7 +84,7 @@ func (m *tableModel) check() {
 		if a == nil {
 			continue
 		}
-		n := 0
+		n, away := 0, 0
 		passed := make([]int, len(a.buckets))
 		for at := range a.buckets {
 			b := &a.buckets[at]
@@ -93,15 +93,18 @@ func (m *tableModel) check() {
 					if taken := int(b.word() & takenMask >> takenShift); slot <= taken {
 						m.t.Fatalf("slot %d is free, and %d are said to be taken", slot, taken)
 					}
-					if b.word()&away(slot) != 0 {
+					if b.word()&awayBit(slot) != 0 {
 						m.t.Fatalf("slot %d is free, and what it holds is said to be from elsewhere", slot)
 					}
 					continue
 				}
 				n++
 				home, _ := a.home(m.hash[b.at(slot)&(1<<a.idBits-1)])
-				if (home != at) != (b.word()&away(slot) != 0) {
+				if (home != at) != (b.word()&awayBit(slot) != 0) {
 					m.t.Fatalf("bucket %d has an entry of %d, and its word is %x", at, home, b.word())
+				}
+				if home != at {
+					away++
 				}
 				for ; home != at; home = (home + 1) % len(a.buckets) {
 					passed[home]++
@@ -110,6 +113,9 @@ func (m *tableModel) check() {
 		}
 		if n != m.table.shards[i].live {
 			m.t.Fatalf("%d entries, counted %d", n, m.table.shards[i].live)
+		}
+		if away != m.table.shards[i].away {
+			m.t.Fatalf("%d entries lie behind their bucket, counted %d", away, m.table.shards[i].away)
 		}
 		for at, n := range passed {
 			if got := int(a.buckets[at].word() & manyPassed); got != n && (got != manyPassed || n > 3*manyPassed) {
@@ -239,5 +245,43 @@ func TestGrowingAsksRarely(t *testing.T) {
 			t.Errorf("up to %d blocks %.2f hashes are asked for, for each", n, got)
 		}
 		before = m.asked
+	}
+}
+
+// TestAges: blocks come and go in a table that is as full as they may be, and what finds nothing does not have to go far.
+func TestAges(t *testing.T) {
+	for _, load := range []int{75, 80, 88} {
+		m := newTableModel(t)
+		r := rand.New(rand.NewPCG(5, uint64(load)))
+		const n = 1 << 15
+		buckets := n * 100 / (slots * load)
+		m.table.expected = func() int { return buckets * slots * 3 / 4 } // so that it comes to this size
+		for id := range uint32(n) {
+			m.insert(r.Uint64(), id+1)
+		}
+		for range 4 * n {
+			id := m.ids[r.IntN(len(m.ids))]
+			m.remove(id)
+			m.insert(r.Uint64(), id)
+		}
+		m.check()
+		seen := 0
+		for range n {
+			s := m.table.search(r.Uint64())
+			left := s.left
+			for s.next() != 0 {
+			}
+			seen += 1 + left - s.left
+		}
+		all := 0
+		for i := range m.table.shards {
+			all += len(m.table.shards[i].store.Load().buckets)
+		}
+		if got := float64(seen) / n; got > 5 {
+			t.Errorf("filled to %d %%: a search goes through %.1f buckets", load, got)
+		}
+		if got := float64(n) / float64(all*slots); got < 0.7 {
+			t.Errorf("filled to %d %%: %.2f at the end", load, got)
+		}
 	}
 }
