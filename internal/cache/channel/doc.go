@@ -7,6 +7,6 @@
 // may come with a frame; a second one is dropped by the kernel, and one that the frame's handler does not take is closed. When there are
 // no descriptors left for new connections, those that are there go on.
 //
-// A connection costs two goroutines, which end with it: one reads, handles and answers, so that an answer costs no change of goroutine; one
-// writes what others have to tell the peer.
+// A connection costs one goroutine, which ends with it: it reads, handles and answers, so that an answer costs no change of goroutine. Another one
+// writes what others have to tell the peer, for as long as they have something. [Server.Close] waits for both.
 package channel
