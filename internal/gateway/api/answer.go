@@ -107,8 +107,9 @@ func (c *call) stream(l *leg, resp *http.Response) {
 
 func (c *call) copyStream(l *leg, resp *http.Response, sniff *sse.Sniffer) ending {
 	waiter, _ := resp.Body.(upstream.Waiter)
+	l.boundSilence(c.v.Settings.StreamIdle)
 	for {
-		l.clock.Reset(c.v.Settings.StreamIdle)
+		l.listen()
 		if waiter != nil {
 			waiter.Wait()
 		}
@@ -141,7 +142,7 @@ func (c *call) copyPart(l *leg, resp *http.Response, sniff *sse.Sniffer) (left b
 		}
 	}()
 	n, err := resp.Body.Read(buf[:])
-	l.clock.Stop() // the client's slowness is not the engine's silence
+	l.heard() // the client's slowness is not the engine's silence
 	if n == 0 {
 		return false, err
 	}

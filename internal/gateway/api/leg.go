@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
@@ -44,13 +46,20 @@ type leg struct {
 	url    url.URL           // of the request, which lives as long
 	guard  *load.Guard
 	ticket fleet.Ticket
-	clock  *time.Timer // cancels with causeTimeout
+	clock  *time.Timer // calls timedOut
 	sentAt time.Time
 	limit  time.Duration // for the whole answer, from sentAt
 	rid    string        // by which the engine can abort it; empty: it cannot
 
 	before *leg // of the same request
 	ended  bool
+
+	silence struct {
+		sync.Mutex
+		limit time.Duration // of a stream: how long the engine may say nothing; 0: the clock's end is the leg's
+		over  bool          // the leg has ended
+	}
+	silent atomic.Int64 // of a stream: nanoseconds from sentAt to where the engine fell silent, and one; 0: nobody waits for it
 
 	connected bool // there was a connection
 	answered  bool // a byte of an answer came
@@ -116,6 +125,9 @@ func (c *call) handOver(l *leg) {
 func (l *leg) end(o fleet.Outcome, label string) {
 	l.ended = true
 	if l.clock != nil {
+		l.silence.Lock()
+		l.silence.over = true
+		l.silence.Unlock()
 		l.clock.Stop()
 	}
 	l.life.End(nil)
@@ -124,10 +136,42 @@ func (l *leg) end(o fleet.Outcome, label string) {
 	l.s.Metrics.WorkerRequests.WithLabelValues(l.worker.ID, l.model, l.mode, label).Inc()
 }
 
+// timedOut is called when the clock has run down. A stream's runs on while parts come, since to stop and start it with each would cost more than the look
+// at it here: if the engine has not been silent for as long as it may, it is started for the rest.
+func (l *leg) timedOut() {
+	l.silence.Lock()
+	defer l.silence.Unlock()
+	if l.silence.over {
+		return
+	}
+	if left := l.silence.limit; left > 0 {
+		if since := l.silent.Load(); since > 0 {
+			left -= time.Since(l.sentAt) - time.Duration(since-1)
+		}
+		if left > 0 {
+			l.clock.Reset(left)
+			return
+		}
+	}
+	l.life.End(causeTimeout)
+}
+
+// boundSilence has the leg end when the engine says nothing for so long between listen and heard. The clock stands still until then.
+func (l *leg) boundSilence(limit time.Duration) {
+	l.silence.Lock()
+	defer l.silence.Unlock()
+	l.silence.limit = limit
+	l.clock.Reset(limit)
+}
+
+func (l *leg) listen() { l.silent.Store(int64(time.Since(l.sentAt)) + 1) }
+
+func (l *leg) heard() { l.silent.Store(0) }
+
 // send posts the body and returns the engine's answer once its head is there, within the limit. On an error the leg has not ended.
 func (l *leg) send(path string, header http.Header, pieces [][]byte, limit time.Duration) (*http.Response, error) {
 	l.sentAt, l.limit, l.url = time.Now(), limit, joinURL(l.worker.URL, path)
-	l.clock = time.AfterFunc(limit, func() { l.life.End(causeTimeout) })
+	l.clock = time.AfterFunc(limit, l.timedOut)
 	req := (&http.Request{
 		Method: http.MethodPost, URL: &l.url, Header: header, ContentLength: lengthOf(pieces),
 		Body: newBodyReader(pieces),
