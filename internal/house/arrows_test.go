@@ -166,6 +166,7 @@ var arrows = map[string][]string{
 	"bench/tokenizers":        {"internal/gateway/tokens/bpe"},
 	"bench/eval/judge":        {"internal/splitmix"}, // whether what was declared before a run holds
 	"bench/eval":              {"bench/eval/judge"},  // files in, files out
+	"itest/sglang/loop":       {},                    // what restores are held against: a copy and a checksum
 	"internal/house":          {},
 	"internal/house/isstatic": {},
 }
