@@ -42,7 +42,7 @@ func TestSilence(t *testing.T) {
 				if l.life.Err() != nil {
 					t.Error("too soon")
 				}
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				synctest.Wait()
 				if lifetime.Cause(&l.life) != causeTimeout {
 					t.Error("not on time")
