@@ -64,6 +64,7 @@ type Core struct {
 	stats Stats
 	// counted is when stats.Residence was last brought up to date.
 	counted Time
+	before  dram.Page   // of publish: the block before the one in hand; what it is by then does not matter
 	warmed  uint32      // of publish: what was looked at ahead, so that it is looked at
 	slots   []PlanSlot  // room for the slots of Visible
 	items   []item      // scratch of query.look

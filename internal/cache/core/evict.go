@@ -15,7 +15,7 @@ func (c *Core) room(n *dram.Newcomer) bool {
 		return true
 	}
 	// What the newcomer continues must not go to make room for it; what is not visible does not go.
-	if q, ok := c.books.Find(dram.Key{Space: n.Key.Space, Group: n.Key.Group, Hash: n.Parent}); ok && c.books.State(q) == dram.Visible {
+	if q, ok := c.books.FindNear(n.Before, dram.Key{Space: n.Key.Space, Group: n.Key.Group, Hash: n.Parent}); ok && c.books.State(q) == dram.Visible {
 		c.books.Hold(q)
 		defer c.unhold(q)
 	}

@@ -147,6 +147,7 @@ func (c *Core) publishBlock(s *session, pub *publish, e *Publish, i, sc int) Gra
 	b := &e.Blocks[i]
 	p, there := c.books.Find(dram.Key{Space: s.space, Group: b.Group, Hash: b.Hash})
 	if there {
+		c.before = p
 		c.books.Adopt(p, b.Parent)
 		if c.books.State(p) == dram.Visible {
 			// No use: the engine computed it anew, or had it from here and asked for it before.
@@ -160,7 +161,7 @@ func (c *Core) publishBlock(s *session, pub *publish, e *Publish, i, sc int) Gra
 	}
 	g := &s.layout[b.Group]
 	n := &dram.Newcomer{
-		Key: dram.Key{Space: s.space, Group: b.Group, Hash: b.Hash}, Parent: b.Parent, Chain: b.Chain,
+		Key: dram.Key{Space: s.space, Group: b.Group, Hash: b.Hash}, Parent: b.Parent, Before: c.before, Chain: b.Chain,
 		Arena: s.arenas[g.Arena].at, Scope: sc, Parts: len(g.PartBytes),
 	}
 	if s.identity+len(b.Identity) > c.lim.Identity || !c.room(n) {
@@ -168,6 +169,7 @@ func (c *Core) publishBlock(s *session, pub *publish, e *Publish, i, sc int) Gra
 	}
 	s.identity += len(b.Identity)
 	p = c.books.Begin(n)
+	c.before = p
 	f := c.newFill()
 	f.page, f.sess, f.identity, f.parent = p, s, b.Identity, b.Parent
 	c.fills[p] = f

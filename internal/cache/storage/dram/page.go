@@ -82,6 +82,17 @@ func (s *Store) Find(k Key) (Page, bool) {
 	return s.index.entries[i].page - 1, true
 }
 
+// FindNear is Find with a guess, any number at all, which costs nothing if it is right: blocks most often continue the one before them.
+func (s *Store) FindNear(guess Page, k Key) (Page, bool) {
+	if uint(guess) < uint(len(s.pages)) {
+		g := &s.pages[guess]
+		if (g.state == Filling || g.state == Visible) && g.hash == k.Hash && uint32(g.space) == k.Space && uint32(g.group) == k.Group {
+			return guess, true
+		}
+	}
+	return s.Find(k)
+}
+
 func (s *Store) place(k *Key) int {
 	return s.index.find(tagOf(s.digest(k)), func(p Page) bool {
 		g := &s.pages[p]

@@ -77,6 +77,7 @@ func (s *Store) growPages(n int) {
 type Newcomer struct {
 	Key    Key
 	Parent Hash // in the same space and group; zero: none
+	Before Page // the parent's, by a guess: see FindNear
 	Chain  chain.Key
 	Arena  int
 	Scope  int
@@ -101,7 +102,7 @@ func (s *Store) Begin(n *Newcomer) Page {
 		a.slots[i].next, g.first = g.first, i
 	}
 	s.scopes[n.Scope].resident += s.Bytes(p)
-	s.link(p, n.Parent)
+	s.link(p, n.Parent, n.Before)
 	s.index.put(tagOf(s.digest(&n.Key)), p)
 	return p
 }
@@ -118,12 +119,15 @@ func (a *arena) laneOf(scope int32, classes int) uint16 {
 
 // link makes p a child of its parent, if that is in memory. A block that claims itself as its parent has none; longer circles
 // cannot close, since a link is made once, as the block begins, to one that is there already.
-func (s *Store) link(p Page, parent Hash) {
+func (s *Store) link(p Page, parent Hash, guess Page) {
 	if parent == (Hash{}) {
 		return
 	}
 	g := &s.pages[p]
-	q, ok := s.Find(Key{uint32(g.space), uint32(g.group), parent})
+	if guess == p { // the number was another block's: it is not found here before it is in the index
+		guess = None
+	}
+	q, ok := s.FindNear(guess, Key{uint32(g.space), uint32(g.group), parent})
 	if !ok {
 		return
 	}
@@ -155,7 +159,7 @@ func (s *Store) Adopt(p Page, parent Hash) {
 			break
 		}
 	}
-	s.link(p, parent)
+	s.link(p, parent, q)
 }
 
 func (s *Store) unlink(p Page) {

@@ -304,3 +304,38 @@ func (s *Store) bring(k Key, parent Hash, now Time) Page {
 	s.Show(p, Retained, now)
 	return p
 }
+
+// TestGuess: a guess of where the parent is changes nothing, whatever it is: also the newcomer's own number, and that of a block that has gone.
+func TestGuess(t *testing.T) {
+	s := New(nil)
+	s.AddScope(0)
+	s.AddArena(4, 4096, 0)
+	begin := func(name, parent uint64, guess Page) Page {
+		n := &Newcomer{Key: Key{Hash: blockHash(name)}, Before: guess, Parts: 1}
+		if parent != 0 {
+			n.Parent = blockHash(parent)
+		}
+		return s.Begin(n)
+	}
+	root := begin(1, 0, 0)
+	for _, guess := range []Page{None, root, root + 1, root + 2, 77, -5} {
+		p := begin(2, 1, guess)
+		if got := s.parentOf(p); got != root {
+			t.Errorf("with the guess %d the parent is %d, want %d", guess, got, root)
+		}
+		own := begin(3, 3, s.freePages)
+		if s.parentOf(own) != None {
+			t.Errorf("a block is its own parent")
+		}
+		for _, p := range []Page{p, own} {
+			s.Doom(p)
+			s.Free(p, func(uint32, uint32) {})
+		}
+		if q, ok := s.FindNear(p, Key{Hash: blockHash(2)}); ok {
+			t.Errorf("what has gone is found as %d", q)
+		}
+	}
+	if wrong := s.Check(); wrong != "" {
+		t.Error(wrong)
+	}
+}
