@@ -176,14 +176,29 @@ func FuzzRequest(f *testing.F) {
 		}
 		got, wrote := ask(in, ours)
 		want, _ := ask(bytes.NewReader(data), theirs)
-		if len(got) > len(want) {
-			t.Fatalf("we take %d requests, net/http %d: %+v, net/http %+v", len(got), len(want), got, want)
-		}
-		for i := range got {
-			compare(t, got[i], want[i])
-		}
+		agree(t, got, want)
 		wellFormed(t, wrote, got)
+		// The same over a connection of the system's, which is what serves: there reads and writes go past package net.
+		if raw, wrote, ok := askRaw(t, data, bytewise); ok {
+			if len(raw) != len(got) {
+				t.Fatalf("over a socket we take %d requests, through a pump %d", len(raw), len(got))
+			}
+			agree(t, raw, want)
+			wellFormed(t, wrote, raw)
+		}
 	})
+}
+
+func agree(t *testing.T, got, want []said) {
+	t.Helper()
+	if len(got) > len(want) {
+		t.Fatalf("we take %d requests, net/http %d: %+v, net/http %+v", len(got), len(want), got, want)
+	}
+	for i := range got {
+		w := want[i]
+		w.header = w.header.Clone() // compare takes out of it
+		compare(t, got[i], w)
+	}
 }
 
 func compare(t *testing.T, got, want said) {
