@@ -2,11 +2,15 @@ package gateway_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"strconv"
@@ -18,6 +22,7 @@ import (
 
 	"github.com/perigee-llm/perigee/internal/engine/enginehttp"
 	"github.com/perigee-llm/perigee/internal/gateway"
+	"github.com/perigee-llm/perigee/internal/gateway/config"
 	"github.com/perigee-llm/perigee/internal/script"
 )
 
@@ -49,36 +54,89 @@ func watchSoak(t *testing.T, g *gateway.Gateway, whole time.Duration) {
 	}
 }
 
-// TestSoak mixes requests of all kinds, clients that leave and faults of engines at random, and wants everything back where it was:
-// guards, engines' accounts, and (by the leak check of this package) goroutines. Every dispatch has one outcome, and no broken answer looks whole.
+// usage is what the process takes.
+type usage struct {
+	descriptors int // 0: nobody tells here
+	heap        int64
+}
+
+func measureUsage() usage {
+	runtime.GC()
+	runtime.GC() // what finalizers and pools held by the first
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	open, _ := os.ReadDir("/proc/self/fd") // none where there is no /proc
+	return usage{len(open), int64(m.HeapAlloc)}
+}
+
+// soakHeap is how much more heap there may be after a soak than before it, in bytes: what packages make once and keep, as pools' buffers and the
+// templates' parsers. A request that left 10 KiB behind would show in the short soak.
+const soakHeap = 8 << 20
+
+// TestSoak mixes requests of all kinds, over plain connections and TLS, clients that leave, read slowly or stop sending, reloads, and faults of engines
+// at random, and wants everything back where it was: guards, engines' accounts, descriptors, memory and (by the leak check of this package)
+// goroutines. Every dispatch has one outcome, and no broken answer looks whole.
 func TestSoak(t *testing.T) {
-	engines := append(startEngines(t, 2, enginehttp.SGLang), startEngines(t, 2, enginehttp.VLLM)...)
-	g := startGateway(t, `
-models: [{id: m, policy: power_of_two, admission: {max_inflight_requests: 12}}]
-server: {port: 0, host: 127.0.0.1, admin: {port: 0}, stream_idle_timeout: 2s, request_timeout: 2s}
+	ln, err := net.Listen("tcp", "127.0.0.1:0") // the runtime's own descriptors are there then
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = ln.Close()
+	before := measureUsage()
+	t.Run("mix", soak)
+	var after usage
+	await(t, func() bool {
+		after = measureUsage()
+		return after.descriptors <= before.descriptors && after.heap <= before.heap+soakHeap
+	})
+	t.Logf("before: %d descriptors, heap %.1f MiB; after: %d, %.1f MiB", before.descriptors, float64(before.heap)/(1<<20), after.descriptors, float64(after.heap)/(1<<20))
+}
+
+const soaked = `
+models: [{id: m, policy: power_of_two%s, admission: {max_inflight_requests: 12}}]
+server: {port: 0, host: 127.0.0.1, admin: {port: 0}, stream_idle_timeout: 2s, request_timeout: 2s, clients: {body_timeout: 300ms, send_timeout: 1s}%s}
 breaker: {threshold: 3, cool_down: 200ms}
-discovery: {static: {workers: [{url: %s}, {url: %s}, {url: %s}, {url: %s}]}}
-`, engines)
+discovery: {static: {workers: [%s]}}
+`
+
+func soak(t *testing.T) {
+	engines := append(startEngines(t, 2, enginehttp.SGLang), startEngines(t, 2, enginehttp.VLLM)...)
+	var urls []string
+	for _, e := range engines {
+		urls = append(urls, "{url: "+e.URL()+"}")
+	}
+	authority := newAuthority(t)
+	cert, key := authority.issue(t, time.Now().Add(24*time.Hour))
+	bare := newSoaked(t, fmt.Sprintf(soaked, "", "%s", strings.Join(urls, ", ")), nil)
+	secure := newSoaked(t, fmt.Sprintf(soaked, ", tokenizer: $DIR/tokenizer.json", ", tls: {cert_file: $DIR/cert.pem, key_file: $DIR/key.pem}%s", strings.Join(urls, ", ")), map[string]string{
+		"tokenizer.json": smallTokenizer(t, "llama3"), "chat_template.jinja": "{% for m in messages %}<|begin|>{{ m.content }}{% endfor %}", "cert.pem": cert, "key.pem": key,
+	})
 	seed := script.Rand(t).Uint64()
 	stop := make(chan struct{})
 	var faults, clients sync.WaitGroup
 	faults.Go(func() { makeTrouble(rand.New(rand.NewPCG(seed, 1)), engines, stop) })
-	var counts soakCounts
-	c := newClient(t)
-	for i := range 32 {
-		clients.Go(func() {
-			r := rand.New(rand.NewPCG(seed, uint64(100+i)))
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-					counts.one(t, c, g, r)
+	faults.Go(func() { reloadOften(t, stop, bare, secure) })
+	// again has a client go on until the soak is over.
+	again := func(n int, one func(r *rand.Rand)) {
+		for i := range n {
+			clients.Go(func() {
+				for r := rand.New(rand.NewPCG(seed, uint64(100*n+i))); ; {
+					select {
+					case <-stop:
+						return
+					default:
+						one(r)
+					}
 				}
-			}
-		})
+			})
+		}
 	}
-	watchSoak(t, g, soakTime(t))
+	plain, one, two := newClient(t), authority.client(t, false), authority.client(t, true)
+	again(20, func(r *rand.Rand) { bare.counts.one(t, plain, bare.Gateway, r) })
+	again(4, func(r *rand.Rand) { secure.counts.one(t, one, secure.Gateway, r) })
+	again(8, func(r *rand.Rand) { secure.counts.one(t, two, secure.Gateway, r) })
+	again(3, func(r *rand.Rand) { bare.counts.awkward(bare.Gateway, r) })
+	watchSoak(t, bare.Gateway, soakTime(t))
 	close(stop)
 	faults.Wait()
 	for _, e := range engines {
@@ -87,11 +145,110 @@ discovery: {static: {workers: [{url: %s}, {url: %s}, {url: %s}, {url: %s}]}}
 		}
 	}
 	clients.Wait()
-	await(t, func() bool { return g.Held() == 0 })
+	for _, g := range []*soakedGateway{bare, secure} {
+		await(t, func() bool { return g.Held() == 0 })
+	}
 	for _, e := range engines {
 		await(t, func() bool { l := e.Stats().Load; return l.Running == 0 && l.Waiting == 0 })
 	}
-	counts.check(t, g)
+	bare.counts.check(t, bare.Gateway)
+	secure.counts.check(t, secure.Gateway)
+}
+
+// soakedGateway is a gateway whose configuration can be replaced, and what its clients saw.
+type soakedGateway struct {
+	*gateway.Gateway
+	counts soakCounts
+	turn   int
+	file   string
+	text   string // in which %s stands for what changes
+}
+
+func newSoaked(t *testing.T, text string, files map[string]string) *soakedGateway {
+	t.Helper()
+	dir := t.TempDir()
+	s := &soakedGateway{file: filepath.Join(dir, configFile), text: strings.ReplaceAll(text, "$DIR", dir)}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func() (*config.Config, config.Faults) { return config.ParseFile(s.file) }
+	s.change(t)
+	cfg, wrong := read()
+	if cfg == nil {
+		t.Fatal(wrong)
+	}
+	var err error
+	if s.Gateway, err = gateway.Start(t.Context(), gateway.Options{
+		Config: cfg, Log: slog.New(slog.DiscardHandler), Access: io.Discard, Seed: 1, WatchInterval: time.Hour, Source: &gateway.Source{File: s.file, Read: read},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := s.Shutdown(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// change writes another configuration than the one before.
+func (s *soakedGateway) change(t *testing.T) {
+	s.turn++
+	if err := os.WriteFile(s.file, fmt.Appendf(nil, s.text, fmt.Sprint(", max_attempts: ", 2+s.turn%2)), 0o600); err != nil {
+		t.Error(err)
+	}
+}
+
+// reloadOften has gateways take another configuration a few times a second.
+func reloadOften(t *testing.T, stop <-chan struct{}, gateways ...*soakedGateway) {
+	tick := time.NewTicker(300 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+		}
+		for _, g := range gateways {
+			g.change(t)
+			if err := g.Reload(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// awkward is one client that sends or reads as nobody should: it stops within its head or its body, or reads a byte now and then.
+func (s *soakCounts) awkward(g *gateway.Gateway, r *rand.Rand) {
+	c, err := net.Dial("tcp", strings.TrimPrefix(g.URL(), "http://"))
+	if err != nil {
+		return // it may have as many connections as it may
+	}
+	defer func() { _ = c.Close() }()
+	_ = c.SetDeadline(time.Now().Add(time.Second))
+	body := fmt.Sprintf(`{"model":"m","prompt":%s,"max_tokens":200,"stream":%v}`, ids(1+r.IntN(200)), r.IntN(2) == 0)
+	head := fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", len(body))
+	text := head + body
+	s.sent.Add(1)
+	switch r.IntN(4) {
+	case 0:
+		text = text[:r.IntN(len(head))]
+	case 1:
+		text = text[:len(head)+r.IntN(len(body))]
+	}
+	if _, err := io.WriteString(c, text); err != nil {
+		return
+	}
+	for range 1 + r.IntN(30) {
+		if _, err := c.Read(make([]byte, 1+r.IntN(300))); err != nil {
+			return
+		}
+		<-time.After(time.Duration(r.IntN(20)) * time.Millisecond)
+	}
 }
 
 // makeTrouble sets a fault on an engine at random every few tens of milliseconds.
@@ -125,7 +282,11 @@ type soakCounts struct {
 // one makes one request at random.
 func (s *soakCounts) one(t *testing.T, c *http.Client, g *gateway.Gateway, r *rand.Rand) {
 	stream := r.IntN(2) == 0
-	body := fmt.Sprintf(`{"model":"m","prompt":%s,"max_tokens":%d,"stream":%v}`, ids(1+r.IntN(200)), 1+r.IntN(20), stream)
+	path, asked := "/v1/completions", `"prompt":`+ids(1+r.IntN(200))
+	if r.IntN(3) == 0 {
+		path, asked = "/v1/chat/completions", `"messages":[{"role":"user","content":"`+strings.Repeat("hello ", 1+r.IntN(200))+`"}]`
+	}
+	body := fmt.Sprintf(`{"model":"m",%s,"max_tokens":%d,"stream":%v}`, asked, 1+r.IntN(20), stream)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	leaves := r.IntN(5) == 0
@@ -133,7 +294,7 @@ func (s *soakCounts) one(t *testing.T, c *http.Client, g *gateway.Gateway, r *ra
 		timer := time.AfterFunc(time.Duration(r.IntN(30))*time.Millisecond, cancel)
 		defer timer.Stop()
 	}
-	req, err := http.NewRequestWithContext(ctx, "POST", g.URL()+"/v1/completions", strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, "POST", g.URL()+path, strings.NewReader(body))
 	if err != nil {
 		t.Error(err)
 		return
@@ -200,7 +361,7 @@ func (s *soakCounts) check(t *testing.T, g *gateway.Gateway) {
 	if seen := float64(s.answered.Load() + s.broken.Load() + s.refused.Load()); sums["responses_total"] < seen || sums["responses_total"] > float64(s.sent.Load()) {
 		t.Errorf("%.0f answers are counted of %d requests; the clients saw %.0f", sums["responses_total"], s.sent.Load(), seen)
 	}
-	for _, gauge := range []string{"guards", "active_requests", "worker_inflight_requests", "active_load"} {
+	for _, gauge := range []string{"guards", "active_requests", "worker_inflight_requests", "active_load", "buffered_bytes"} {
 		if sums[gauge] != 0 {
 			t.Errorf("%s is %v at rest", gauge, sums[gauge])
 		}
