@@ -20,6 +20,7 @@ func fleetMain(ctx context.Context, args []string) error {
 	load := fs.Duration("d", 5*time.Second, "measured time under load; 0: none")
 	conns := fs.Int("conns", 16, "client connections, each with one request at a time")
 	rounds := fs.Int("rounds", 3, "rounds")
+	policies := fs.String("policies", "round_robin", "policies that need neither events nor a tokenizer, each with a gateway of its own")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
@@ -27,11 +28,16 @@ func fleetMain(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%6s %8s %14s %12s %14s %9s\n", "round", "engines", "idle, cores", "requests/s", "CPU µs/request", "others")
+	extra := s.extra
+	fmt.Printf("%-14s %6s %8s %14s %12s %14s %9s\n", "policy", "round", "engines", "idle, cores", "requests/s", "CPU µs/request", "others")
 	for round := range *rounds {
 		for _, n := range list {
-			if err := s.fleetOnce(ctx, round+1, n, *idle, *load, cell{Mode: "json", Body: 1024, Conns: *conns}); err != nil {
-				return fmt.Errorf("%d engines: %w", n, err)
+			for _, p := range strings.Split(*policies, ",") {
+				s.extra = "--policy " + p + " " + extra
+				fmt.Printf("%-14s ", p)
+				if err := s.fleetOnce(ctx, round+1, n, *idle, *load, cell{Mode: "json", Body: 1024, Conns: *conns}); err != nil {
+					return fmt.Errorf("%s, %d engines: %w", p, n, err)
+				}
 			}
 		}
 	}

@@ -3,13 +3,21 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -24,6 +32,8 @@ type single struct {
 	addr, admin string
 	proc        *process
 	stub        *process
+	tls         *tls.Config  // of clients; nil: none is spoken
+	client      *http.Client // over it; nil: none yet
 }
 
 func (s *single) flags(fs *flag.FlagSet) {
@@ -62,7 +72,61 @@ func (s *single) start(ctx context.Context, engines int, stubArgs ...string) err
 	if s.proc, _, err = startProcess(ctx, "perigee", s.logDir, append(argv, strings.Fields(s.extra)...)); err != nil {
 		return err
 	}
+	if s.tls != nil {
+		return nil // it has asked its engines when it says that it serves
+	}
 	return waitServing(ctx, target{name: "perigee", addrs: []string{s.addr}, proc: s.proc})
+}
+
+// secure has the gateway, which is yet to be started, speak TLS with a certificate that is made here.
+func (s *single) secure() error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	of := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(24 * time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	cert, err := x509.CreateCertificate(rand.Reader, of, of, &key.PublicKey, key)
+	if err != nil {
+		return err
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(s.logDir, 0o755); err != nil {
+		return err
+	}
+	for name, b := range map[string]*pem.Block{"cert.pem": {Type: "CERTIFICATE", Bytes: cert}, "key.pem": {Type: "PRIVATE KEY", Bytes: private}} {
+		if err := os.WriteFile(filepath.Join(s.logDir, name), pem.EncodeToMemory(b), 0o600); err != nil {
+			return err
+		}
+	}
+	s.extra += " --tls-cert-file " + filepath.Join(s.logDir, "cert.pem") + " --tls-key-file " + filepath.Join(s.logDir, "key.pem")
+	s.tls = &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12} //nolint:gosec // it is our own, over loopback
+	return nil
+}
+
+// ask has the gateway answer one request.
+func (s *single) ask(ctx context.Context) error {
+	if s.tls == nil {
+		return askOnce(ctx, s.addr)
+	}
+	if s.client == nil {
+		s.client = &http.Client{Transport: &http.Transport{TLSClientConfig: s.tls}}
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+s.addr+"/v1/completions", strings.NewReader(`{"model":"`+modelID+`","prompt":"x"}`))
+	if err != nil {
+		return err
+	}
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, resp.Body)
+	if resp.StatusCode != http.StatusOK {
+		err = errors.Join(err, errors.New(resp.Status))
+	}
+	return errors.Join(err, resp.Body.Close())
 }
 
 func (s *single) stop() {
@@ -113,15 +177,21 @@ func streamsMain(ctx context.Context, args []string) (err error) {
 	settle := fs.Duration("settle", 5*time.Second, "how long the process is left alone before its memory is read")
 	warm := fs.Int("warm", 1100, "requests before: the decision log remembers 1,024, which no stream is to blame for")
 	engines := fs.Int("engines", 4, "engines that the stub plays")
+	secure := fs.Bool("tls", false, "streams over TLS and HTTP/1.1")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
 	defer s.stop()
+	if *secure {
+		if err := s.secure(); err != nil {
+			return err
+		}
+	}
 	if err := s.start(ctx, *engines, "-hold"); err != nil {
 		return err
 	}
 	for range *warm {
-		if err := askOnce(ctx, s.addr); err != nil {
+		if err := s.ask(ctx); err != nil {
 			return err
 		}
 	}
@@ -133,7 +203,7 @@ func streamsMain(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	for i := range *n {
-		conn, err := openStream(s.addr, *body)
+		conn, err := openStream(s.addr, s.tls, *body)
 		if err != nil {
 			return fmt.Errorf("stream %d: %w", i, err)
 		}
@@ -158,10 +228,13 @@ func streamsMain(ctx context.Context, args []string) (err error) {
 }
 
 // openStream sends a streaming request and reads its answer up to the first event.
-func openStream(addr string, body int) (net.Conn, error) {
+func openStream(addr string, over *tls.Config, body int) (net.Conn, error) {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
 		return nil, err
+	}
+	if over != nil {
+		conn = tls.Client(conn, over)
 	}
 	req, _ := request(addr, cell{Mode: "stream", Body: body})
 	if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {

@@ -24,6 +24,7 @@ import (
 type options struct {
 	perigee  string
 	beside   string
+	also     []other
 	extra    string
 	rounds   int
 	duration time.Duration
@@ -35,6 +36,15 @@ type options struct {
 	chunks   int
 	jsonFile string
 	logDir   string
+}
+
+// other is a router of somebody else's.
+type other struct{ name, command string }
+
+// argv is the command with its port and its engines. The shell is replaced by the router, whose CPU time is counted by its process.
+func (r other) argv(port int, engines []string) []string {
+	command := strings.NewReplacer("{PORT}", strconv.Itoa(port), "{ENGINES}", "http://"+strings.Join(engines, " http://")).Replace(r.command)
+	return []string{"sh", "-c", "exec " + command}
 }
 
 func main() {
@@ -58,6 +68,14 @@ func parseOptions(args []string) (options, error) {
 	fs := flag.NewFlagSet("bench-gateway", flag.ContinueOnError)
 	fs.StringVar(&o.perigee, "perigee", "bin/perigee", "the binary to measure; empty: only the stub and the plain proxy")
 	fs.StringVar(&o.beside, "beside", "", "another build of perigee, to be measured by turns with the first; empty: none")
+	fs.Func("also", "another router, as `NAME=COMMAND`, may be given again; {PORT} stands for where it is to listen on 127.0.0.1, {ENGINES} for the engines' URLs", func(text string) error {
+		name, command, ok := strings.Cut(text, "=")
+		if !ok || name == "" || !strings.Contains(command, "{PORT}") {
+			return errors.New("it is no NAME=COMMAND with {PORT}")
+		}
+		o.also = append(o.also, other{name, command})
+		return nil
+	})
 	fs.StringVar(&o.extra, "perigee-args", "", "more flags for perigee serve, separated by spaces")
 	fs.IntVar(&o.rounds, "rounds", 3, "rounds; an odd number has a true median")
 	fs.DurationVar(&o.duration, "d", 2*time.Second, "measured time of one cell")
@@ -204,6 +222,18 @@ func startTargets(ctx context.Context, o options) (targets []target, stop func()
 			return nil, stop, err
 		}
 		targets = append(targets, target{b.name, []string{"127.0.0.1:" + strconv.Itoa(port)}, p})
+	}
+	for _, r := range o.also {
+		port, err := freePort()
+		if err != nil {
+			return nil, stop, err
+		}
+		p, err := launch(r.name, o.logDir, r.argv(port, engines))
+		if err != nil {
+			return nil, stop, err
+		}
+		started = append(started, p)
+		targets = append(targets, target{r.name, []string{"127.0.0.1:" + strconv.Itoa(port)}, p})
 	}
 	for _, t := range targets {
 		if err := waitServing(ctx, t); err != nil {

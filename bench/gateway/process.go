@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -31,47 +32,65 @@ var running struct {
 	pids []int
 }
 
+// launch starts argv, with its stderr and what it prints in a file of logDir.
+func launch(name, logDir string, argv []string) (*process, error) {
+	p, _, err := begin(name, logDir, argv, false)
+	return p, err
+}
+
 // startProcess starts argv, with its stderr in a file of logDir, and returns the first line that it prints: the sign
 // that it serves. The process is returned also with an error, as long as it was started.
 func startProcess(ctx context.Context, name, logDir string, argv []string) (*process, string, error) {
-	log, err := os.Create(filepath.Join(logDir, name+".log"))
+	p, lines, err := begin(name, logDir, argv, true)
 	if err != nil {
 		return nil, "", err
 	}
-	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Stderr = log
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, "", err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, "", fmt.Errorf("%s: %w", name, err)
-	}
-	running.Lock()
-	running.pids = append(running.pids, cmd.Process.Pid)
-	running.Unlock()
-	p := &process{name: name, cmd: cmd, done: make(chan struct{}), log: log}
-	lines := make(chan string, 1)
-	go func() {
-		defer close(p.done)
-		sc := bufio.NewScanner(stdout)
-		for first := true; sc.Scan(); first = false {
-			if first {
-				lines <- sc.Text()
-			}
-		}
-		_ = cmd.Wait() // how it ended is in its log
-	}()
 	select {
 	case line := <-lines:
 		return p, line, nil
 	case <-p.done:
-		return p, "", fmt.Errorf("%s ended at once; its log is %s", name, log.Name())
+		return p, "", fmt.Errorf("%s ended at once; its log is %s", name, p.log.Name())
 	case <-time.After(20 * time.Second):
-		return p, "", fmt.Errorf("%s printed no line within 20 s; its log is %s", name, log.Name())
+		return p, "", fmt.Errorf("%s printed no line within 20 s; its log is %s", name, p.log.Name())
 	case <-ctx.Done():
 		return p, "", ctx.Err()
 	}
+}
+
+// begin starts a child. If it tells where it serves, lines gets what it prints first.
+func begin(name, logDir string, argv []string, tells bool) (p *process, lines <-chan string, err error) {
+	log, err := os.Create(filepath.Join(logDir, name+".log"))
+	if err != nil {
+		return nil, nil, err
+	}
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Stdout, cmd.Stderr = log, log
+	var stdout io.Reader = strings.NewReader("")
+	if tells {
+		cmd.Stdout = nil
+		if stdout, err = cmd.StdoutPipe(); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", name, err)
+	}
+	running.Lock()
+	running.pids = append(running.pids, cmd.Process.Pid)
+	running.Unlock()
+	p = &process{name: name, cmd: cmd, done: make(chan struct{}), log: log}
+	first := make(chan string, 1)
+	go func() {
+		defer close(p.done)
+		sc := bufio.NewScanner(stdout)
+		for n := 0; sc.Scan(); n++ {
+			if n == 0 {
+				first <- sc.Text()
+			}
+		}
+		_ = cmd.Wait() // how it ended is in its log
+	}()
+	return p, first, nil
 }
 
 // stop ends the child: it may drain for a second, then it is killed.
