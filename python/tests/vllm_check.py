@@ -269,6 +269,13 @@ class Working(unittest.TestCase):
         self.assertEqual((got, again), (({"r"}, set()), (set(), set())))
         self.assertEqual(self.pages.written, {8: b"\3", 9: b"\3"})
 
+    def test_what_is_traced_of_a_load(self):
+        traced = []
+        loader = working.Loader(self.joining, self.pages, 0, Log(), trace=lambda *a: traced.append(a[0]))
+        loader.submit(messages.Load("r", SESSION, Lease(3, 1, [3], [0]), [-1, 8, 9]))
+        loader.close()
+        self.assertEqual(traced, ["restore_start", "first_page", "engine_ready"])
+
     def test_a_load_that_fails_is_bad_as_a_whole(self):
         for fault in (client.Spoiled("x"), client.Lost("x"), client.Refused(3), ValueError("x")):
             self.session.fault, self.joining = fault, joining(self.session)

@@ -26,6 +26,7 @@ EVENTS = (
     "save_dropped",     # value: blocks
     "silent",           # the Manager does not answer: nothing is asked from now on
     "answering",        # it does again
+    "first_page",       # of a load that has begun: until here it was the Manager's turn, from here on it is the rank's
 )
 WHY = ("", "missing", "timed out", "no Manager", "too many queries", "silent", "timed_out", "other")  # "timed_out" is the Manager's word
 HEAD, RECORD = struct.Struct("<8sII48x"), struct.Struct("<QQqBB70s")

@@ -156,6 +156,8 @@ class Loader:
             if id(load) not in self._open:
                 raise _Dropped
             self._silence.moved(self._clock())
+            if i == 0:
+                self._trace("first_page", load.request)
             if load.blocks[i] >= 0:
                 self._pages.write(load.blocks[i], page)
 
