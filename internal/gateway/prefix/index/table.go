@@ -366,8 +366,10 @@ func (a *array) highest() (most uint32) {
 	}
 	ids := uint32(1)<<a.idBits - 1
 	for at := range a.buckets {
-		for slot := 1; slot <= slots; slot++ {
-			most = max(most, a.buckets[at].at(slot)&ids)
+		b := &a.buckets[at]
+		most = max(most, uint32(b[0]>>32)&ids)
+		for _, two := range b[1:] {
+			most = max(most, uint32(two)&ids, uint32(two>>32)&ids)
 		}
 	}
 	return most
@@ -451,20 +453,30 @@ func (f *fresh) ask(hashes hashes) {
 
 func (f *fresh) place(quotient uint64, id uint32) {
 	x := quotient * uint64(len(f.buckets))
-	first := int(x >> quotientBits)
-	tag := f.tag(x)
-	at := first
+	at, entry := int(x>>quotientBits), f.tag(x)|id
+	if f.used[at] == slots {
+		f.placeAway(at, entry)
+		return
+	}
+	f.put(at, entry)
+}
+
+// put fills the bucket's next slot, and returns which that was.
+func (f *fresh) put(at int, entry uint32) (slot int) {
+	f.used[at]++
+	slot = int(f.used[at])
+	f.buckets[at][slot>>1&7] |= uint64(entry) << (slot & 1 * 32)
+	return slot
+}
+
+// placeAway puts an entry behind its bucket, which is full.
+func (f *fresh) placeAway(at int, entry uint32) {
 	for f.used[at] == slots {
 		f.buckets[at].pass()
 		if at++; at == len(f.buckets) {
 			at = 0
 		}
 	}
-	f.used[at]++
-	b, slot := &f.buckets[at], int(f.used[at])
-	b[slot>>1&7] |= uint64(tag|id) << (slot & 1 * 32)
-	if at != first {
-		b[0] |= uint64(awayBit(slot))
-		f.away++
-	}
+	f.buckets[at][0] |= uint64(awayBit(f.put(at, entry)))
+	f.away++
 }
