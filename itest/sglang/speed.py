@@ -30,7 +30,7 @@ class Loop:
     def once(self):
         self.child.stdin.write("\n")
         self.child.stdin.flush()
-        return int(self.child.stdout.readline()) / 1e9
+        return int(self.child.stdout.readline().split()[0]) / 1e9
 
     def close(self):
         self.child.stdin.close()

@@ -6,7 +6,8 @@
 //	loop SOURCE DESTINATION PAGES BYTES FIRST SECOND
 //
 // SOURCE and DESTINATION are files that it maps. Page i lies in the source at i·BYTES as a whole; its first half goes to FIRST + i·BYTES/2 of the destination, the other to
-// SECOND + i·BYTES/2. For each line of its input it does all pages once, and writes how many nanoseconds that took.
+// SECOND + i·BYTES/2. For each line of its input it does all pages once, and writes how many nanoseconds that took and the
+// checksums' sum, since what nobody reads is not computed.
 package main
 
 import (
@@ -19,8 +20,6 @@ import (
 
 	"github.com/zeebo/xxh3"
 )
-
-var sink uint64 // what nobody reads is not computed
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {
@@ -51,14 +50,14 @@ func run(args []string) error {
 	}
 	pages, half := n[0], n[1]/2
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		t := time.Now()
+		sum, t := uint64(0), time.Now()
 		for i := range pages {
 			page := from[2*half*i:][:2*half]
 			copy(to[n[2]+half*i:][:half], page)
 			copy(to[n[3]+half*i:][:half], page[half:])
-			sink ^= xxh3.Hash(page)
+			sum ^= xxh3.Hash(page)
 		}
-		fmt.Println(time.Since(t).Nanoseconds())
+		fmt.Println(time.Since(t).Nanoseconds(), sum)
 	}
 	return nil
 }
