@@ -895,6 +895,19 @@ class Waiting(unittest.TestCase):
 
 
 class StagingMemory(unittest.TestCase):
+    def test_stored_from_it_and_restored_into_it(self):
+        """As the linker does it: the Manager copies between its pool and slots."""
+        s, m = staging.Staging(6, 64), FakeManager()
+        m.base, keeper = s.base, FakeKeeper(m)
+        keeper.offered = True
+        kept = store.Store(keeper, 1.0, shared=pools.Shared([s.region()]))
+        names = store.names(keys_of(tokens(1, 3)))
+        for i, slot in enumerate((4, 0, 2)):
+            s.view(slot)[:] = bytes([i + 1]) * 64
+        self.assertEqual(kept.set(0, names, [lore.UNKNOWN] * 3, s.places([4, 0, 2])), [True] * 3)
+        self.assertEqual(kept.get(0, names, s.places([1, 3, 5])), [True] * 3)
+        self.assertEqual([bytes(s.view(i)) for i in (1, 3, 5)], [bytes([i + 1]) * 64 for i in range(3)])
+
     def test_slots(self):
         s = staging.Staging(4, 4096)
         a = s.take(3)
