@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"testing"
+	"time"
 
 	"github.com/perigee-llm/perigee/internal/gateway/api/body"
 	"github.com/perigee-llm/perigee/internal/gateway/config"
@@ -25,5 +26,23 @@ func TestGuardedKeys(t *testing.T) {
 	}
 	if got, want := body.ProtectedKeys&^guardedKeys([]string{"routed_dp_rank"}), body.KeysOf(body.RoutedDPRank, body.DataParallelRank); got != want {
 		t.Errorf("routed_dp_rank frees %b, want %b", got, want)
+	}
+}
+
+// TestClientTimeouts: what clients are held to is the configuration's, for a reload too.
+func TestClientTimeouts(t *testing.T) {
+	c, faults := config.Parse("x.yaml", []byte(`
+models: [{id: m}]
+server: {clients: {body_timeout: 7s, send_timeout: 9s, max_requests: 3, max_streams: 5}}
+discovery: {static: {workers: ["http://a:1"]}}
+`))
+	if c == nil {
+		t.Fatal(faults)
+	}
+	if s := buildSettings(c); s.BodyStall != 7*time.Second || s.ClientStall != 9*time.Second {
+		t.Errorf("%v, %v", s.BodyStall, s.ClientStall)
+	}
+	if l := c.Server.Clients; l.MaxRequests != 3 || l.MaxStreams != 5 {
+		t.Errorf("%+v", l)
 	}
 }
