@@ -212,7 +212,7 @@ func TestKilledManager(t *testing.T) {
 }
 
 func TestHeapGrowth(t *testing.T) {
-	for slots, want := range map[int]int{0: 50, 16384: 22, 100_000: 5, 50_000_000: 5} {
+	for slots, want := range map[int]int{0: 100, 16384: 44, 100_000: 11, 50_000_000: 5} {
 		if got := HeapGrowth(slots); got != want {
 			t.Errorf("%d slots: %d %%, want %d", slots, got, want)
 		}
