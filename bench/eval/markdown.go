@@ -133,7 +133,11 @@ func cellInWords(c judge.Cell) string {
 	case judge.Cold:
 		return fmt.Sprintf("%d prompts of %d tokens that nobody has seen, one at a time; %d tokens are answered.", c.Samples(), c.Tokens, c.Answer)
 	default:
-		return fmt.Sprintf("%d bursts of %d requests at once, each one of %d prefixes of %d tokens and %d tokens of its own; %d tokens are answered. Caches are left as they are.", c.Clusters, c.Concurrency, c.Prefixes, c.Tokens, c.Tail, c.Answer)
+		before := ""
+		if c.Warm {
+			before = " Each prefix was computed once before."
+		}
+		return fmt.Sprintf("%d bursts of %d requests at once, each one of %d prefixes of %d tokens and %d tokens of its own; %d tokens are answered. Caches are left as they are.%s", c.Clusters, c.Concurrency, c.Prefixes, c.Tokens, c.Tail, c.Answer, before)
 	}
 }
 
