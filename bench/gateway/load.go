@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// result is what one cell showed. Times are in microseconds.
+// result is what one cell showed. Times are in microseconds, at a given rate from when a request was due.
 type result struct {
-	Requests int     `json:"requests"`
+	Requests int     `json:"requests"` // whose answers came in the measured time
 	RPS      float64 `json:"rps"`
 	P50      float64 `json:"p50_us"`
 	P99      float64 `json:"p99_us"`
@@ -29,9 +29,15 @@ type result struct {
 	RSSMB    float64 `json:"rss_mb"`
 	// Others is how many cores processes outside this benchmark kept busy. Above 0.2, look at ratios and CPU only.
 	Others float64 `json:"other_cores"`
+	// Of cells with a rate only. Late99 is how late the load itself was: from when a request was due and its connection free
+	// until it was sent; the times have it in them. Unsent requests were given up, and count with the time until then, which
+	// is less than they would have had. Behind is in how many rounds less than keptUp of what was due was answered.
+	Late99 float64 `json:"late_p99_us,omitempty"`
+	Unsent int     `json:"unsent,omitempty"`
+	Behind int     `json:"behind_rounds,omitempty"`
 }
 
-// The phases of a cell, seen by all its connections.
+// The phases of a closed loop, seen by all its connections.
 const (
 	warming = iota
 	measuring
@@ -42,40 +48,97 @@ const (
 type sample struct{ first, whole time.Duration }
 
 func runCell(ctx context.Context, o options, c cell, t target) (result, error) {
+	clients := make([]*client, c.Conns)
+	for i := range clients {
+		k, err := dial(ctx, t.addrs[i%len(t.addrs)], c, i, o.chunks)
+		if err != nil {
+			return result{}, err
+		}
+		defer k.conn.Close()
+		clients[i] = k
+	}
+	run := asFastAsAnswered
+	if c.Rate > 0 {
+		run = atRate
+	}
+	r, s, err := run(ctx, o, c, clients, func() usageNow { return usage(t.proc) })
+	if err != nil {
+		return result{}, err
+	}
+	if r.Requests == 0 {
+		return result{}, errors.New("no request was finished")
+	}
+	r.CPUPer1k = (s.after.target - s.before.target) / float64(r.Requests) * 1000
+	r.RSSMB = s.after.rssMB
+	r.Others = max(0, (s.after.busy-s.before.busy-(s.after.own-s.before.own))/s.took.Seconds())
+	return r, nil
+}
+
+// span is the measured time, and what had been used at its edges.
+type span struct {
+	before, after usageNow
+	took          time.Duration
+}
+
+// asFastAsAnswered is a closed loop: a connection sends a request when the answer before has come.
+func asFastAsAnswered(ctx context.Context, o options, _ cell, clients []*client, use func() usageNow) (r result, s span, err error) {
 	var phase atomic.Int32
 	var wg sync.WaitGroup
-	samples := make([][]sample, c.Conns)
-	errs := make([]error, c.Conns)
-	for i := range c.Conns {
-		wg.Go(func() { samples[i], errs[i] = drive(t.addrs[i%len(t.addrs)], c, i, o.chunks, &phase) })
+	samples := make([][]sample, len(clients))
+	errs := make([]error, len(clients))
+	for i, k := range clients {
+		wg.Go(func() { samples[i], errs[i] = k.drive(&phase) })
 	}
-	err := pause(ctx, o.warm)
-	before, begin := usage(t.proc), time.Now()
+	err = pause(ctx, o.warm)
+	s.before = use()
+	begin := time.Now()
 	phase.Store(measuring)
 	err = errors.Join(err, pause(ctx, o.duration))
 	phase.Store(ended)
-	took, after := time.Since(begin), usage(t.proc)
+	s.took, s.after = time.Since(begin), use()
 	wg.Wait()
-	if err = errors.Join(err, errors.Join(errs...)); err != nil {
-		return result{}, err
-	}
 	all := slices.Concat(samples...)
-	if len(all) == 0 {
-		return result{}, errors.New("no request was finished")
+	if err = errors.Join(err, errors.Join(errs...)); err != nil || len(all) == 0 {
+		return r, s, err
 	}
 	whole, first := make([]time.Duration, len(all)), make([]time.Duration, len(all))
-	for i, s := range all {
-		whole[i], first[i] = s.whole, s.first
+	for i, one := range all {
+		whole[i], first[i] = one.whole, one.first
 	}
 	slices.Sort(whole)
 	slices.Sort(first)
-	return result{
-		Requests: len(all), RPS: float64(len(all)) / took.Seconds(),
+	r = result{
+		Requests: len(all), RPS: float64(len(all)) / s.took.Seconds(),
 		P50: quantile(whole, 0.50), P99: quantile(whole, 0.99), First50: quantile(first, 0.50),
-		CPUPer1k: (after.target - before.target) / float64(len(all)) * 1000,
-		RSSMB:    after.rssMB,
-		Others:   max(0, (after.busy-before.busy-(after.own-before.own))/took.Seconds()),
-	}, nil
+	}
+	return r, s, nil
+}
+
+// atRate is an open loop: requests are sent when they are due. What waits at the end of the measured time is sent for as
+// long again, then no more.
+func atRate(ctx context.Context, o options, c cell, clients []*client, use func() usageNow) (r result, s span, err error) {
+	p := pace{rate: c.Rate, conns: len(clients), from: o.warm, until: o.warm + o.duration, giveUp: o.warm + 2*o.duration}
+	alarms := make([]*alarm, len(clients))
+	for i := range alarms {
+		if alarms[i], err = newAlarm(ctx); err != nil {
+			return r, s, err
+		}
+		defer alarms[i].close()
+	}
+	var wg sync.WaitGroup
+	attempts := make([][]attempt, len(clients))
+	errs := make([]error, len(clients))
+	start := time.Now()
+	for i, k := range clients {
+		wg.Go(func() { attempts[i], errs[i] = p.drive(ctx, i, start, alarms[i].wait, k.ask) })
+	}
+	err = pause(ctx, time.Until(start.Add(p.from)))
+	s.before = use()
+	begin := time.Now()
+	err = errors.Join(err, pause(ctx, time.Until(start.Add(p.until))))
+	s.took, s.after = time.Since(begin), use()
+	wg.Wait()
+	return p.tally(slices.Concat(attempts...)), s, errors.Join(err, errors.Join(errs...))
 }
 
 func pause(ctx context.Context, d time.Duration) error {
@@ -87,46 +150,73 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// quantile of a sorted list, in microseconds.
+// quantile of a sorted list, in microseconds; 0 if it is empty.
 func quantile(sorted []time.Duration, q float64) float64 {
+	if len(sorted) == 0 {
+		return 0
+	}
 	return float64(sorted[min(int(q*float64(len(sorted))), len(sorted)-1)].Nanoseconds()) / 1000
 }
 
-// drive sends one request after the other on one connection until the cell has ended, and returns those that fell
-// wholly into the measured time.
-func drive(addr string, c cell, id, chunks int, phase *atomic.Int32) ([]sample, error) {
-	conn, err := net.Dial("tcp", addr)
+// client is one connection, on which one request is sent at a time. One goroutine may use it.
+type client struct {
+	conn         net.Conn
+	br           *bufio.Reader
+	req, counter []byte // what is sent, and the part of it that is different each time
+	id           int
+	events       int // that an answer has to have; 0 unless it is a stream
+}
+
+func dial(ctx context.Context, addr string, c cell, id, chunks int) (*client, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
-	req, counter := request(addr, c)
-	br := bufio.NewReaderSize(conn, 64<<10)
+	k := &client{conn: conn, br: bufio.NewReaderSize(conn, 64<<10), id: id}
+	k.req, k.counter = request(addr, c)
+	if c.Mode == "stream" {
+		k.events = chunks + 1 // and the end
+	}
+	return k, nil
+}
+
+// ask sends request n and reads its answer: when its body began, and when it was complete.
+func (k *client) ask(n int) (first, end time.Time, err error) {
+	copy(k.counter, fmt.Sprintf("%04x%012x", k.id&0xffff, n)) // no two prompts alike
+	// A server that hangs must not hang the benchmark.
+	if err := k.conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		return first, end, err
+	}
+	if _, err := k.conn.Write(k.req); err != nil {
+		return first, end, err
+	}
+	events, first, err := readAnswer(k.br)
+	if err != nil {
+		return first, end, fmt.Errorf("request %d: %w", n, err)
+	}
+	end = time.Now()
+	if k.events > 0 && events != k.events {
+		return first, end, fmt.Errorf("request %d: %d events, want %d", n, events, k.events)
+	}
+	return first, end, nil
+}
+
+// drive sends one request after the other until the cell has ended, and returns those that fell wholly into the
+// measured time.
+func (k *client) drive(phase *atomic.Int32) ([]sample, error) {
 	out := make([]sample, 0, 1<<14)
 	for n := 0; ; n++ {
 		was := phase.Load()
 		if was == ended {
 			return out, nil
 		}
-		copy(counter, fmt.Sprintf("%04x%012x", id&0xffff, n)) // no two prompts alike
 		begin := time.Now()
-		// A server that hangs must not hang the benchmark.
-		if err := conn.SetDeadline(begin.Add(30 * time.Second)); err != nil {
-			return nil, err
-		}
-		if _, err := conn.Write(req); err != nil {
-			return nil, err
-		}
-		events, first, err := readAnswer(br)
+		first, end, err := k.ask(n)
 		if err != nil {
-			return nil, fmt.Errorf("request %d: %w", n, err)
-		}
-		whole := time.Since(begin)
-		if want := chunks + 1; c.Mode == "stream" && events != want {
-			return nil, fmt.Errorf("request %d: %d events, want %d", n, events, want)
+			return nil, err
 		}
 		if was == measuring && phase.Load() == measuring {
-			out = append(out, sample{first.Sub(begin), whole})
+			out = append(out, sample{first.Sub(begin), end.Sub(begin)})
 		}
 	}
 }

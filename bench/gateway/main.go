@@ -3,6 +3,8 @@
 //
 // The targets take turns in every cell of every round, so that what else the machine does hits them alike; ratios are
 // taken within a round, and the median of the rounds is shown. Quote the ratios: absolute figures belong to the machine.
+//
+// As fast as answers come each target has another load, the one that it can bear; with -rate all have the same.
 package main
 
 import (
@@ -31,6 +33,7 @@ type options struct {
 	warm     time.Duration
 	bodies   []int
 	conns    []int
+	rate     float64
 	modes    []string
 	engines  int
 	chunks   int
@@ -62,6 +65,9 @@ func main() {
 	}
 }
 
+// maxRate is more than loopback carries; each request that is due takes memory, sent or not.
+const maxRate = 1e6
+
 func parseOptions(args []string) (options, error) {
 	var o options
 	var bodies, conns, modes string
@@ -82,6 +88,7 @@ func parseOptions(args []string) (options, error) {
 	fs.DurationVar(&o.warm, "warm", 300*time.Millisecond, "load before each cell that is not measured")
 	fs.StringVar(&bodies, "bodies", "1024,32768", "sizes of the request body in bytes")
 	fs.StringVar(&conns, "conns", "1,16,64", "client connections, each with one request at a time")
+	fs.Float64Var(&o.rate, "rate", 0, "requests a second over all connections of a cell, sent when they are due and timed from then; 0: as fast as answers come")
 	fs.StringVar(&modes, "modes", "json,stream", "json, stream or both")
 	fs.IntVar(&o.engines, "engines", 4, "engines that the stub plays")
 	fs.IntVar(&o.chunks, "chunks", 64, "events of a streamed answer")
@@ -103,6 +110,9 @@ func parseOptions(args []string) (options, error) {
 	if o.rounds < 1 || o.duration <= 0 || o.engines < 1 || o.chunks < 1 {
 		err3 = errors.Join(err3, errors.New("-rounds, -d, -engines and -chunks must be positive"))
 	}
+	if !(o.rate >= 0 && o.rate <= maxRate) { // NaN is neither
+		err3 = errors.Join(err3, fmt.Errorf("-rate: %v is not between 0 and %v", o.rate, maxRate))
+	}
 	return o, errors.Join(err1, err2, err3)
 }
 
@@ -123,9 +133,17 @@ type cell struct {
 	Mode  string `json:"mode"` // json or stream
 	Body  int    `json:"body_bytes"`
 	Conns int    `json:"conns"`
+	// Rate is of requests a second over all connections; 0: as fast as answers come.
+	Rate float64 `json:"rate,omitempty"`
 }
 
-func (c cell) String() string { return fmt.Sprintf("%s %dB c%d", c.Mode, c.Body, c.Conns) }
+func (c cell) String() string {
+	s := fmt.Sprintf("%s %dB c%d", c.Mode, c.Body, c.Conns)
+	if c.Rate > 0 {
+		s += fmt.Sprintf(" %v/s", c.Rate)
+	}
+	return s
+}
 
 // row is one cell of one target in one round.
 type row struct {
@@ -266,7 +284,7 @@ func measure(ctx context.Context, o options, targets []target) ([]row, error) {
 	for _, mode := range o.modes {
 		for _, body := range o.bodies {
 			for _, conns := range o.conns {
-				cells = append(cells, cell{mode, body, conns})
+				cells = append(cells, cell{mode, body, conns, o.rate})
 			}
 		}
 	}

@@ -18,12 +18,18 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestBenchRuns keeps the benchmark itself from rotting: a short run without perigee, through real processes.
+// TestBenchRuns keeps the benchmark itself from rotting: short runs without perigee, through real processes.
 func TestBenchRuns(t *testing.T) {
+	for _, rate := range []string{"0", "500"} {
+		t.Run(rate, func(t *testing.T) { benchRuns(t, rate) })
+	}
+}
+
+func benchRuns(t *testing.T, rate string) {
 	dir := t.TempDir()
 	out := filepath.Join(dir, "out.json")
 	err := benchMain(t.Context(), []string{"-perigee", "", "-rounds", "2", "-d", "60ms", "-warm", "10ms",
-		"-bodies", "1024", "-conns", "2", "-json", out, "-logs", dir})
+		"-bodies", "1024", "-conns", "2", "-rate", rate, "-json", out, "-logs", dir})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 )
 
-// summary is one cell of one target over all rounds: medians, and its ratio to the plain proxy.
+// summary is one cell of one target over all rounds: medians, sums of Unsent and Behind, and its ratio to the plain proxy.
 type summary struct {
 	Cell   cell   `json:"cell"`
 	Target string `json:"target"`
@@ -81,7 +81,17 @@ func medians(rows []row) result {
 		CPUPer1k: of(func(r row) float64 { return r.CPUPer1k }),
 		RSSMB:    of(func(r row) float64 { return r.RSSMB }),
 		Others:   of(func(r row) float64 { return r.Others }),
+		Late99:   of(func(r row) float64 { return r.Late99 }),
+		Unsent:   sum(rows, func(r row) int { return r.Unsent }),
+		Behind:   sum(rows, func(r row) int { return r.Behind }),
 	}
+}
+
+func sum(rows []row, get func(row) int) (n int) {
+	for _, r := range rows {
+		n += get(r)
+	}
+	return n
 }
 
 func compare(mine, proxy []row) *ratios {
@@ -117,10 +127,21 @@ func median(v []float64) float64 {
 
 func printTable(w io.Writer, sums []summary) {
 	fmt.Fprintln(w, "Medians over the rounds. CPU: seconds of the proxy's process for 1,000 requests. x: ratio to the plain proxy.")
+	paced := len(sums) > 0 && sums[0].Cell.Rate > 0
+	late := ""
+	if paced {
+		late = "late p99\t"
+		fmt.Fprintln(w, "Requests are sent when they are due and timed from then. late p99: µs until our load sent one whose connection was free; the times have it in them.\n"+
+			"!N: in N rounds less than 95 % of what was due was answered; those times are of a queue that grows, and say nothing else.")
+	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "cell\ttarget\treq/s\tp50 µs\tp99 µs\tfirst µs\tCPU s/1k\tRSS MB\tx req/s\tx p50\tx p99\tx CPU\tothers\t")
+	fmt.Fprintln(tw, "cell\ttarget\treq/s\tp50 µs\tp99 µs\tfirst µs\tCPU s/1k\tRSS MB\tx req/s\tx p50\tx p99\tx CPU\tothers\t"+late)
 	for _, s := range sums {
-		fmt.Fprintf(tw, "%v\t%s\t%.0f\t%.0f\t%.0f\t%.0f\t", s.Cell, s.Target, s.RPS, s.P50, s.P99, s.First50)
+		mark := ""
+		if s.Behind > 0 {
+			mark = fmt.Sprintf(" !%d", s.Behind)
+		}
+		fmt.Fprintf(tw, "%v\t%s\t%.0f%s\t%.0f\t%.0f\t%.0f\t", s.Cell, s.Target, s.RPS, mark, s.P50, s.P99, s.First50)
 		if s.Target == "direct" {
 			fmt.Fprint(tw, "\t\t")
 		} else {
@@ -134,7 +155,11 @@ func printTable(w io.Writer, sums []summary) {
 		default:
 			fmt.Fprintf(tw, "%.2f\t%.2f\t%.2f\t%.2f\t", s.VsProxy.RPS, s.VsProxy.P50, s.VsProxy.P99, s.VsProxy.CPU)
 		}
-		fmt.Fprintf(tw, "%.1f\t\n", s.Others)
+		fmt.Fprintf(tw, "%.1f\t", s.Others)
+		if paced {
+			fmt.Fprintf(tw, "%.0f\t", s.Late99)
+		}
+		fmt.Fprintln(tw)
 	}
 	tw.Flush()
 }
