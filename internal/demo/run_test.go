@@ -244,10 +244,12 @@ func TestConfigurationIsGood(t *testing.T) {
 		}
 		for _, speed := range []float64{0.01, 1, 20, 1e9} {
 			var m *managerEndpoints
+			policy := "load_based"
 			if n%2 == 0 {
+				policy = "cost"
 				m = &managerEndpoints{"tcp://127.0.0.1:9800", "tcp://127.0.0.1:9801", "tcp://127.0.0.1:9802"}
 			}
-			text := configuration("load_based", speed, layout(n), engines, m)
+			text := configuration(policy, speed, layout(n), engines, m)
 			c, faults := config.Parse("demo.yaml", []byte(text))
 			if len(faults) > 0 {
 				t.Fatalf("%d engines at speed %g: %v\n%s", n, speed, faults, text)

@@ -76,7 +76,7 @@ class Manager:
         return self.server.stop()
 
     def number(self, name, labels=""):
-        return sum(v for k, v in series(self.url).get("perigee_cache_" + name, {}).items() if labels in k)
+        return sum(v for k, v in series(self.url)["perigee_cache_" + name].items() if labels in k)  # a name that is not there is a mistake, and no zero
 
     def registered(self, n=1):
         return self.number("sessions") == n
@@ -513,7 +513,7 @@ class Lost(Case):
 
         def kill():
             try:
-                held.append(wait_until(lambda: manager.number("query_bytes", "leased"), "pages are leased for the restore"))
+                held.append(wait_until(lambda: manager.number("query_reserved_bytes", 'phase="leased"'), "pages are leased for the restore"))
             finally:
                 manager.kill()
                 engine.slow.write_text("0")

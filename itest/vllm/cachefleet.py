@@ -33,7 +33,7 @@ class Manager:
         return self.server.stop()
 
     def number(self, name, labels=""):
-        return sum(v for k, v in series(self.url).get("perigee_cache_" + name, {}).items() if labels in k)
+        return sum(v for k, v in series(self.url)["perigee_cache_" + name].items() if labels in k)  # a name that is not there is a mistake, and no zero
 
     def registered(self):
         return self.number("sessions") == 1

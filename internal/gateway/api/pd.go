@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/gateway/api/body"
@@ -78,6 +79,7 @@ func (c *call) pairAtOnce(pl, dl *leg) *failure {
 	header := engineHeader(c.r.Header, c.id, c.facts.Stream)
 
 	done := make(chan prefillResult, 1) // the prefill may outlive this request
+	var word verdict
 	path, limit := c.path, c.v.Settings.RequestTimeout
 	c.handOver(pl)
 	c.v.active.Add(1) // also for what is left of the request when its client is gone
@@ -85,7 +87,7 @@ func (c *call) pairAtOnce(pl, dl *leg) *failure {
 		defer c.v.active.Add(-1)
 		r := pl.prefill(path, header, pieces, limit)
 		if !r.ok() {
-			dl.life.End(causeOther)
+			word.prefillFailed(dl)
 		}
 		done <- r
 	})
@@ -93,7 +95,7 @@ func (c *call) pairAtOnce(pl, dl *leg) *failure {
 	if err != nil {
 		return c.pairBroke(pl, dl, err, done)
 	}
-	if resp.StatusCode >= 300 {
+	if resp.StatusCode >= 300 && word.decodeRefused(dl) {
 		pl.life.End(causeOther) // nobody will fetch what it computes
 		return c.pass(dl, resp)
 	}
@@ -118,6 +120,7 @@ func (c *call) pairAtOnce(pl, dl *leg) *failure {
 
 // pairBroke ends a pair whose decode engine gave no answer: by its own fault, by the prefill engine's, or because nobody waits.
 func (c *call) pairBroke(pl, dl *leg, err error, done <-chan prefillResult) *failure {
+	dl.life.End(nil) // why it ended stands now: a prefill engine that fails, too, or that is told off below, is not the reason
 	if lifetime.Cause(&dl.life) == causeOther {
 		dl.end(fleet.Cancelled, "cancelled")
 		return c.prefillFailed(<-done)
@@ -126,6 +129,29 @@ func (c *call) pairBroke(pl, dl *leg, err error, done <-chan prefillResult) *fai
 		pl.life.End(causeOther) // a prefill that waits for a decode engine that is gone would wait for minutes
 	}
 	return c.noAnswer(dl, err)
+}
+
+// verdict says which half of a pair decides how it ends, where both may at once: the first to speak.
+type verdict struct {
+	mu      sync.Mutex
+	refused bool // the decode engine has, and what it says is passed on
+}
+
+// prefillFailed ends the decode half, unless its engine has refused.
+func (v *verdict) prefillFailed(dl *leg) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.refused {
+		dl.life.End(causeOther)
+	}
+}
+
+// decodeRefused tells whether the decode engine's refusal comes before the prefill engine's failure. Then that does not end it any more.
+func (v *verdict) decodeRefused(dl *leg) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.refused = lifetime.Cause(&dl.life) != causeOther
+	return v.refused
 }
 
 // pairInTurn is vLLM's way (NIXL, pull): the prefill engine computes the prompt and says where its KV blocks are; the decode
