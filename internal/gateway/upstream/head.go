@@ -159,7 +159,10 @@ func readLine(br *bufio.Reader, limit *int) ([]byte, error) {
 		line, err = readLongLine(br, line, *limit)
 	}
 	if err != nil {
-		if errors.Is(err, io.EOF) {
+		switch {
+		case errors.Is(err, io.EOF) && len(line) > *limit: // as where it comes in pieces
+			err = errHeadTooLong
+		case errors.Is(err, io.EOF):
 			err = io.ErrUnexpectedEOF
 		}
 		return nil, err
