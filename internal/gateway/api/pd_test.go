@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+	"github.com/perigee-llm/perigee/internal/gateway/lifetime"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
 )
 
@@ -362,4 +363,28 @@ func TestPairInTurnClientLeaves(t *testing.T) {
 			t.Errorf("prefill gone at %v, the decode engine got %d requests", p.calls()[0].gone, len(d.calls()))
 		}
 	})
+}
+
+// TestVerdict: of the two halves of a pair the first to speak decides, and the other changes nothing any more.
+func TestVerdict(t *testing.T) {
+	begin := func() *leg {
+		l := &leg{}
+		l.life.Under(t.Context())
+		return l
+	}
+	var refusedFirst, failedFirst verdict
+	l := begin()
+	if !refusedFirst.decodeRefused(l) {
+		t.Error("nobody has spoken before the decode engine")
+	}
+	if refusedFirst.prefillFailed(l); l.life.Err() != nil {
+		t.Error("a refusal that is being passed on was ended by the prefill engine")
+	}
+	l = begin()
+	if failedFirst.prefillFailed(l); lifetime.Cause(&l.life) != causeOther {
+		t.Errorf("ended by %v", lifetime.Cause(&l.life))
+	}
+	if failedFirst.decodeRefused(l) {
+		t.Error("the prefill engine had spoken before")
+	}
 }
