@@ -22,7 +22,7 @@ import time
 import unittest
 import urllib.request
 
-from cachefleet import PYTHONPATH, Answer, Engine, Manager, complete, perigee, restorable, tokens
+from cachefleet import PYTHONPATH, Engine, Manager, complete, perigee, restorable, tokens
 from fleet import BIN, BLOCK, DIES_WITH_US, MODEL, ROOT, Stopwatch, ask, at_once, fetch, wait_until
 
 sys.path.insert(0, str(ROOT / "python"))

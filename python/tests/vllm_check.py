@@ -1,7 +1,6 @@
 """The connector's decisions and threads, without vLLM and without a Manager: python3 python/tests/vllm_check.py."""
 
 import array
-import contextlib
 import os
 import pathlib
 import random
