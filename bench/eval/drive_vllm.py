@@ -21,10 +21,12 @@ import time
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT / "itest/vllm"), str(ROOT / "python")]
+sys.path[:0] = [str(ROOT / "itest/vllm"), str(ROOT / "itest"), str(ROOT / "python")]
 
-from cachefleet import PYTHONPATH, Engine, Manager, perigee, restorable, tokens  # noqa: E402
-from fleet import BIN, DIES_WITH_US, LOGS, MODEL, at_once, fetch, free_port, wait_until  # noqa: E402
+from cachefleet import PYTHONPATH, Engine, perigee, restorable  # noqa: E402
+from fleet import LOGS, MODEL  # noqa: E402
+from manager import Manager  # noqa: E402
+from servers import BIN, DIES_WITH_US, at_once, fetch, free_port, tokens, wait_until  # noqa: E402
 
 from perigee.vllm import trace  # noqa: E402
 
@@ -165,7 +167,7 @@ class Bench:
         self.samples, self.counters, self.numbers = [], [], itertools.count()
         self.next_line = 0.0
         self.arrivals = {}  # by the request's id, for the timeline
-        self.manager = Manager("eval-manager", folder, self.setup["pool_bytes"])
+        self.manager = Manager("eval-manager", folder, LOGS, self.setup["pool_bytes"])
         self.lmcache = LMCache(self.setup["pool_bytes"]) if "lmcache" in plan["arms"] else None
         self.arms = {name: Engine(f"eval-{name}", self.setup["blocks"], self.setup["max_len"], self.setup["max_seqs"]) for name in plan["arms"]}
 

@@ -21,11 +21,11 @@ import unittest
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "itest/vllm"))
-import fleet  # noqa: E402
-from fleet import BIN, Server, Stopwatch, ask, at_once, fetch, free_port, series, wait_until  # noqa: E402
+sys.path.insert(0, str(ROOT / "itest"))
+from manager import Manager, flip  # noqa: E402
+from servers import BIN, Server, Stopwatch, ask, at_once, fetch, free_port, tokens, wait_until  # noqa: E402
 
-LOGS = fleet.LOGS = ROOT / ".cache/sglang/log"
+LOGS = ROOT / ".cache/sglang/log"
 MODEL = "tiny"
 PAGE = 16  # tokens
 BYTES = 64 << 10  # of a page: 4 layers, keys and values of 2 heads of 64 in float32
@@ -37,86 +37,6 @@ ZEROS = bytes(16 << 20)
 watch = Stopwatch()
 results = []  # lines for the end
 salts = iter(range(1, 1 << 30))
-
-
-class Manager:
-    """perigee cache. It keeps its ports over restarts."""
-
-    def __init__(self, folder):
-        self.socket, self.port = os.path.join(folder, "cache.sock"), free_port()
-        self.events = [free_port() for _ in range(3)]
-        self.url, self.server = f"http://127.0.0.1:{self.port}", None
-
-    def start(self, pool=SLOTS * BYTES, instances=2):
-        (folder := pathlib.Path(self.socket).parent).mkdir(exist_ok=True)
-        settings = folder / "cache.yaml"
-        settings.write_text(json.dumps({
-            "socket": self.socket, "pool_bytes": pool, "instances": instances, "admin": f"127.0.0.1:{self.port}",
-            "events": dict(zip(("listen", "replay", "snapshot"), (f"127.0.0.1:{p}" for p in self.events)))}))
-
-        def begin():
-            self.server = Server("qualify-manager", [BIN, "cache", "--config", settings])
-            try:
-                return self.server.ready()
-            except AssertionError:  # somebody else's connection has one of the ports, for a moment
-                self.server.child.wait()
-                self.server.child.stdout.close()
-
-        wait_until(begin, "the Manager has its ports")
-
-    def kill(self):
-        self.server.child.kill()
-        self.server.child.wait()
-        self.server.child.stdout.close()
-
-    def signal(self, number):
-        self.server.child.send_signal(number)
-
-    def stop(self):
-        return self.server.stop()
-
-    def number(self, name, labels=""):
-        return sum(v for k, v in series(self.url)["perigee_cache_" + name].items() if labels in k)  # a name that is not there is a mistake, and no zero
-
-    def registered(self, n=1):
-        return self.number("sessions") == n
-
-    def published(self):
-        """Pages that it was given so far, or had."""
-        return sum(self.number("published_blocks_total", f'disposition="{d}"') for d in ("write", "present"))
-
-    def quiet(self):
-        """Nothing is being stored, restored or held."""
-        return all(self.number(n) == 0 for n in ("granted_bytes", "pinned_bytes", "copies"))
-
-    def flush(self):
-        return ask(self.url + "/flush", {})["dropped"]
-
-    def slots(self, size):
-        """What lies in its pool: {(file, place): hash}, of pages of size bytes."""
-        out = {}
-        for path in self.arenas():
-            with open(path, "rb", buffering=0) as f:
-                out |= {(path, at): hash(os.pread(f.fileno(), size, at)) for at in range(0, os.fstat(f.fileno()).st_size, size)}
-        return out
-
-    @staticmethod
-    def flip(slots):
-        """Changes a bit in each."""
-        for path, at in slots:
-            with open(path, "r+b", buffering=0) as f:
-                os.pwrite(f.fileno(), bytes([os.pread(f.fileno(), 1, at + 12345)[0] ^ 4]), at + 12345)
-
-    def arenas(self):
-        """Its pool, by descriptors that the kernel tells of: a file each, open for writing."""
-        folder, seen = f"/proc/{self.server.child.pid}/fd", {}
-        for fd in os.listdir(folder):
-            try:
-                if "/memfd:perigee-arena" in os.readlink(f"{folder}/{fd}") and (s := os.stat(f"{folder}/{fd}")).st_size >= BYTES:
-                    seen[s.st_ino] = f"{folder}/{fd}"
-            except FileNotFoundError:
-                pass
-        return list(seen.values())
 
 
 class Engine:
@@ -148,7 +68,7 @@ class Engine:
     def begin(self, flags, env=()):
         path = f"{ROOT / 'python'}:{ROOT / 'itest/sglang'}"
         with watch.row("an engine, from nothing to ready"):
-            self.server = Server("qualify-engine", [
+            self.server = Server("qualify-engine", LOGS, [
                 "env", f"PYTHONPATH={path}", f"PERIGEE_SLOW_GETS={self.slow}", *env, ROOT / "scripts/sglang/serve.sh", "--name", "qualify-engine", "--port", self.port,
                 "--page", PAGE, "--tokens", TOKENS, "--events-port", self.events, "--replay-port", self.replay, "--", *flags])
             self.server.ready()
@@ -187,12 +107,6 @@ class Answer:
         self.prompt, self.ids, meta = prompt, body["output_ids"], body["meta_info"]
         self.cached = meta["cached_tokens"]
         self.of = {k: v for k, v in (meta.get("cached_tokens_details") or {}).items() if isinstance(v, int) and v}
-
-
-def tokens(seed, n):
-    """A prompt of n ids of ordinary tokens."""
-    r = random.Random(seed)
-    return [r.randrange(1000, 150000) for _ in range(n)]
 
 
 def restorable(n):
@@ -421,7 +335,7 @@ class Flipped(Case):
     def test_one_bit(self):
         p, want, mine = self.begin("one bit")
         spoiled = manager.number("spoiled_pages_total")
-        manager.flip([random.Random(3).choice(mine)])
+        flip([random.Random(3).choice(mine)])
         got = self.say(p)
         self.assertEqual(got.ids, want)
         self.assertLess(got.cached, restorable(1000))
@@ -432,7 +346,7 @@ class Flipped(Case):
 
     def test_a_bit_in_each_page(self):
         p, want, mine = self.begin("each page")
-        manager.flip(mine)
+        flip(mine)
         self.assertEqual(self.say(p).ids, want)
 
 
@@ -605,7 +519,7 @@ class Front:
         LOGS.mkdir(parents=True, exist_ok=True)
         file = LOGS / "qualify-gateway.yaml"
         file.write_text(json.dumps(config, indent=1))
-        self.server = Server("qualify-gateway", [BIN, "serve", "--config", file])
+        self.server = Server("qualify-gateway", LOGS, [BIN, "serve", "--config", file])
         self.server.ready()
         self.url, self.admin = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin}"
         wait_until(lambda: fetch(self.url + "/readyz")[0] == 200, "the gateway serves the model")
@@ -652,7 +566,7 @@ class Both(Case):
             "kv_connector": "PerigeeConnector", "kv_connector_module_path": "perigee.vllm", "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
             "kv_connector_extra_config": {"socket": manager.socket, "instance": "vllm", "lookup_ms": 5000, "save_ms": 10000, "url": url, "model": MODEL}}
         with watch.row("a vLLM engine, from nothing to ready"):
-            vllm = Server("qualify-vllm", [
+            vllm = Server("qualify-vllm", LOGS, [
                 "env", f"PYTHONPATH={ROOT / 'python'}", ROOT / "scripts/vllm/serve.sh", "--name", "qualify-vllm", "--port", port, "--events-port", events, "--replay-port", replay,
                 "--blocks", "128", "--max-len", "4000", "--cpus", "0", "--dev", "--", "--kv-transfer-config", json.dumps(transfer)])
             self.addCleanup(lambda: vllm.child.poll() is None and vllm.stop())
@@ -723,7 +637,7 @@ class Ranks(Case):
         want, places = self.store_and_find(p)
         self.empty()
         spoiled = manager.number("spoiled_pages_total")
-        manager.flip([random.Random(4).choice(places)])
+        flip([random.Random(4).choice(places)])
         got = self.say(p)
         self.assertEqual(got.ids, want)
         self.assertLess(got.cached, restorable(1000))
@@ -822,7 +736,7 @@ def another(*flags, **settings):
 
 
 folder = tempfile.TemporaryDirectory()
-manager = Manager(folder.name)
+manager = Manager("qualify-manager", folder.name, LOGS, SLOTS * BYTES, instances=2, events=True)
 engine = Engine(manager, folder.name)
 
 

@@ -1,56 +1,11 @@
-"""The Cache Manager and real engines beside it, for restore.py and bench/eval/drive_vllm.py. Only servers, prompts and numbers; no test."""
+"""Real vLLM engines beside a Cache Manager, for restore.py and bench/eval/drive_vllm.py. Only servers, prompts and numbers; no test."""
 
 import json
 import os
-import pathlib
-import random
 import signal
 
-from fleet import BIN, BLOCK, LOGS, MODEL, ROOT, Server, ask, fetch, free_port, series, wait_until
-
-
-class Manager:
-    """perigee cache. It keeps its socket over restarts."""
-
-    def __init__(self, name, folder, pool):
-        self.name, self.pool = name, pool
-        self.socket, self.port = os.path.join(folder, "cache.sock"), free_port()
-        self.url, self.server = f"http://127.0.0.1:{self.port}", None
-
-    def start(self, pool=None):
-        self.server = Server(self.name, [BIN, "cache", "--socket", self.socket, "--pool-bytes", str(pool or self.pool), "--admin", f"127.0.0.1:{self.port}"])
-        self.server.ready()
-
-    def kill(self):
-        self.server.child.kill()
-        self.server.child.wait()
-        self.server.child.stdout.close()
-
-    def signal(self, number):
-        self.server.child.send_signal(number)
-
-    def stop(self):
-        return self.server.stop()
-
-    def number(self, name, labels=""):
-        return sum(v for k, v in series(self.url)["perigee_cache_" + name].items() if labels in k)  # a name that is not there is a mistake, and no zero
-
-    def registered(self):
-        return self.number("sessions") == 1
-
-    def flush(self):
-        return ask(self.url + "/flush", {})["dropped"]
-
-    def arenas(self, least):
-        """The shared memory, by descriptors that the kernel tells of: a file each, open for writing, of at least so many bytes."""
-        folder, seen = f"/proc/{self.server.child.pid}/fd", {}
-        for fd in os.listdir(folder):
-            try:
-                if "/memfd:" in os.readlink(f"{folder}/{fd}") and (s := os.stat(f"{folder}/{fd}")).st_size >= least:
-                    seen[s.st_ino] = f"{folder}/{fd}"
-            except FileNotFoundError:
-                pass
-        return list(seen.values())
+from fleet import BLOCK, LOGS, MODEL
+from servers import ROOT, Server, ask, fetch, free_port, series, wait_until
 
 
 class Engine:
@@ -67,7 +22,7 @@ class Engine:
                    "--block-size", BLOCK, "--max-len", self.max_len, "--cpus", self.cpus, "--dev", "--", "--max-num-seqs", self.max_seqs]
         if transfer is not None:
             command += ["--kv-transfer-config", json.dumps(transfer)]
-        self.server = Server(self.name, command + list(more))
+        self.server = Server(self.name, LOGS, command + list(more))
 
     def start(self, *more, **options):
         self.begin(*more, **options)
@@ -136,12 +91,6 @@ def complete(engine, prompt, n, salt=None, model=MODEL):
     """What an engine says at temperature 0: n tokens."""
     body = {"model": model, "prompt": prompt, "max_tokens": n, "temperature": 0, "return_token_ids": True, "ignore_eos": True}
     return Answer(prompt, ask(engine.url + "/v1/completions", body | ({"cache_salt": salt} if salt else {})))
-
-
-def tokens(seed, n):
-    """A prompt of n ids of ordinary tokens."""
-    r = random.Random(seed)
-    return [r.randrange(1000, 150000) for _ in range(n)]
 
 
 def restorable(n):

@@ -16,7 +16,8 @@ import msgspec
 import openai
 import zmq
 
-from fleet import BLOCK, BLOCKS, MODEL, Gateway, ask, at_once, picked, wait_until
+from fleet import BLOCK, BLOCKS, MODEL, Gateway, picked
+from servers import ask, at_once, wait_until
 
 # From an engine's step to the index, and the bound for repair or withdrawal after a loss: what has become wrong counts no longer than this.
 BOUND_S = 1.0

@@ -16,7 +16,8 @@ import unittest
 import openai
 
 import prefix
-from fleet import BIN, BLOCK, BLOCKS, MAX_LEN, MODEL, ROOT, Engine, Gateway, Stopwatch, ask, at_once, fetch, picked, wait_until
+from fleet import BLOCK, BLOCKS, MAX_LEN, MODEL, Engine, Gateway, picked
+from servers import BIN, ROOT, Stopwatch, ask, at_once, fetch, wait_until
 
 POLICIES = ("power_of_two", "load_based")
 a, b = engines = [Engine("a", 0), Engine("b", 1)]

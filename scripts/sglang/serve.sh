@@ -9,6 +9,7 @@
 # PYTHONPATH is handed on: modules that the engine is to load lie there.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+. scripts/engine.sh
 dir=$PWD/.cache/sglang
 name=engine port='' events='' replay='' tokens=16384 page=16 model=$dir/model served=tiny
 # Ready takes some 40 seconds of a processor: several minutes on two cores that others want too.
@@ -50,50 +51,5 @@ export SGLANG_ON_CPU=1 SGLANG_USE_CPU_ENGINE=1 HF_HUB_OFFLINE=1 TRANSFORMERS_OFF
 export PATH=$dir/venv/bin:$PATH TORCH_EXTENSIONS_DIR=$dir/extensions
 unset PYTHONDONTWRITEBYTECODE # without what it writes, each of the three processes compiles every module at each start
 
-mkdir -p "$dir/log"
-log=$dir/log/$name.log
-group=
-# end: SIGTERM to the engine's first process, which ends the others; then SIGKILL to whatever is left of its group.
-end() {
-	trap '' TERM INT HUP
-	trap - EXIT
-	if [[ -n $group ]]; then
-		kill -TERM "$group" 2>/dev/null || true
-		for ((i = 0; i < stop_s * 10; i++)); do
-			kill -0 -- "-$group" 2>/dev/null || break
-			sleep 0.1
-		done
-		kill -KILL -- "-$group" 2>/dev/null || true
-		wait "$group" 2>/dev/null || true
-		rm -f "$dir/log/$name.pgid"
-	fi
-	exit "$1"
-}
-trap 'end 0' TERM INT HUP
-trap 'end 1' EXIT
-
-# A session, and so a process group, of its own. setpriv: should this script be killed outright, the engine is told to end. -P: the current directory is
-# no place for modules.
-setsid setpriv --pdeathsig TERM "$dir/venv/bin/python" -P -W ignore -m sglang.launch_server "${args[@]}" "$@" >"$log" 2>&1 </dev/null &
-group=$!
-echo "$group" >"$dir/log/$name.pgid"
-begin=$SECONDS
-url=http://127.0.0.1:$port
-until curl -sf -o /dev/null --max-time 5 "$url/health"; do
-	if ! kill -0 "$group" 2>/dev/null; then
-		tail -n 20 "$log" >&2
-		echo "$name ended before it was ready: $log" >&2
-		exit 1
-	fi
-	if ((SECONDS - begin > start_s)); then
-		tail -n 5 "$log" >&2
-		echo "$name was not ready within $start_s s: $log" >&2
-		exit 1
-	fi
-	sleep 0.2
-done
-kill -0 "$group" 2>/dev/null || exit 1 # something else answered at that port
-echo "ready $url $((SECONDS - begin)) s"
-wait "$group" || true
-echo "$name ended by itself" >&2
-exit 1
+# -P: the current directory is no place for modules.
+run_engine "$dir/venv/bin/python" -P -W ignore -m sglang.launch_server "${args[@]}" "$@"

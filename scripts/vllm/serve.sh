@@ -10,6 +10,7 @@
 # its process group is in NAME.pgid beside it as long as it runs.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+. scripts/engine.sh
 dir=$PWD/.cache/vllm
 name=engine port='' events='' replay='' space=1 blocks='' block=32 cpus=auto model=$dir/model served=tiny max=8192 dev=0
 # Ready takes some 40 seconds of a processor: three minutes on two cores that ten other programs wanted too.
@@ -58,50 +59,4 @@ export VLLM_CACHE_ROOT=$dir/cache VLLM_CONFIG_ROOT=$dir/config # instead of ~/.c
 export VLLM_CPU_KVCACHE_SPACE=$space VLLM_CPU_OMP_THREADS_BIND=$cpus VLLM_SERVER_DEV_MODE=$dev
 unset PYTHONDONTWRITEBYTECODE # without what it writes, each of the four processes compiles every module at each start
 
-mkdir -p "$dir/log"
-log=$dir/log/$name.log
-group=
-stopping=0
-# end: SIGTERM to the engine's first process, which ends the others; then SIGKILL to whatever is left of its group.
-end() {
-	trap '' TERM INT HUP
-	trap - EXIT
-	if [[ -n $group ]]; then
-		kill -TERM "$group" 2>/dev/null || true
-		for ((i = 0; i < stop_s * 10; i++)); do
-			kill -0 -- "-$group" 2>/dev/null || break
-			sleep 0.1
-		done
-		kill -KILL -- "-$group" 2>/dev/null || true
-		wait "$group" 2>/dev/null || true
-		rm -f "$dir/log/$name.pgid"
-	fi
-	exit "$1"
-}
-trap 'stopping=1; end 0' TERM INT HUP
-trap 'end 1' EXIT
-
-# A session, and so a process group, of its own. setpriv: should this script be killed outright, the engine is told to end.
-setsid setpriv --pdeathsig TERM "$dir/venv/bin/vllm" "${args[@]}" "$@" >"$log" 2>&1 </dev/null &
-group=$!
-echo "$group" >"$dir/log/$name.pgid"
-begin=$SECONDS
-url=http://127.0.0.1:$port
-until curl -sf -o /dev/null --max-time 2 "$url/health"; do
-	if ! kill -0 "$group" 2>/dev/null; then
-		tail -n 20 "$log" >&2
-		echo "$name ended before it was ready: $log" >&2
-		exit 1
-	fi
-	if ((SECONDS - begin > start_s)); then
-		tail -n 5 "$log" >&2
-		echo "$name was not ready within $start_s s: $log" >&2
-		exit 1
-	fi
-	sleep 0.2
-done
-kill -0 "$group" 2>/dev/null || exit 1 # something else answered at that port
-echo "ready $url $((SECONDS - begin)) s"
-wait "$group" || true
-echo "$name ended by itself" >&2
-exit 1
+run_engine "$dir/venv/bin/vllm" "${args[@]}" "$@"
