@@ -37,6 +37,9 @@ type indexCmd struct {
 
 	SnapshotFrom      string `placeholder:"URL,..." help:"Who is asked at the start for what the engines hold: other index services, or gateways that serve theirs."`
 	SnapshotTokenFile string `placeholder:"FILE" help:"A file with the token for them."`
+	SnapshotCAFile    string `name:"snapshot-ca-file" placeholder:"FILE" help:"The authorities by which those of them with https are known (PEM); the system's when not given."`
+	SnapshotCertFile  string `placeholder:"FILE" help:"The certificate that is shown to those of them with https that ask for one (PEM); with --snapshot-key-file."`
+	SnapshotKeyFile   string `placeholder:"FILE" help:"Its private key (PEM)."`
 
 	MaxInFlight  int `help:"Look-ups that may be under way at once; beyond, they are refused. 0: 64."`
 	MaxSnapshots int `help:"Snapshots that may be under way at once. 0: 2."`
@@ -113,15 +116,8 @@ func (c *indexCmd) options(rc *runContext) (o indexd.Options, err error) {
 	if o.Transport, err = engineKeys(rc, o.Workers); err != nil {
 		return o, err
 	}
-	if c.SnapshotFrom != "" {
-		if o.SnapshotFrom, err = remote.ParseEndpoints(c.SnapshotFrom); err != nil {
-			return o, exitError{exitUsage, "index: --snapshot-from: " + err.Error()}
-		}
-	}
-	if c.SnapshotTokenFile != "" {
-		if o.SnapshotToken, err = secret(rc, c.SnapshotTokenFile); err != nil {
-			return o, err
-		}
+	if err := c.snapshot(rc, &o); err != nil {
+		return o, err
 	}
 	if c.TokenFile != "" {
 		if o.Token, err = secret(rc, c.TokenFile); err != nil {
@@ -130,6 +126,65 @@ func (c *indexCmd) options(rc *runContext) (o indexd.Options, err error) {
 	}
 	o.TLS, err = c.tls()
 	return o, err
+}
+
+// snapshot says who is asked at the start, and what is presented to them.
+func (c *indexCmd) snapshot(rc *runContext, o *indexd.Options) (err error) {
+	tlsFiles := c.SnapshotCAFile + c.SnapshotCertFile + c.SnapshotKeyFile
+	if c.SnapshotFrom == "" {
+		if c.SnapshotTokenFile+tlsFiles != "" {
+			return exitError{exitUsage, "index: the files of --snapshot-… have no effect without --snapshot-from"}
+		}
+		return nil
+	}
+	if o.SnapshotFrom, err = remote.ParseEndpoints(c.SnapshotFrom); err != nil {
+		return exitError{exitUsage, "index: --snapshot-from: " + err.Error()}
+	}
+	if c.SnapshotTokenFile != "" {
+		if o.SnapshotToken, err = secret(rc, c.SnapshotTokenFile); err != nil {
+			return err
+		}
+	}
+	if tlsFiles == "" {
+		return nil
+	}
+	o.SnapshotTLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	if (c.SnapshotCertFile == "") != (c.SnapshotKeyFile == "") {
+		return exitError{exitUsage, "index: --snapshot-cert-file and --snapshot-key-file belong together"}
+	}
+	if c.SnapshotCertFile != "" {
+		pair, err := keyPair(c.SnapshotCertFile, c.SnapshotKeyFile)
+		if err != nil {
+			return err
+		}
+		o.SnapshotTLS.Certificates = []tls.Certificate{pair}
+	}
+	if c.SnapshotCAFile != "" {
+		o.SnapshotTLS.RootCAs, err = authorities(c.SnapshotCAFile)
+	}
+	return err
+}
+
+// keyPair reads a certificate and its key.
+func keyPair(cert, key string) (tls.Certificate, error) {
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return pair, exitError{exitUsage, "index: " + strings.TrimPrefix(err.Error(), "tls: ")}
+	}
+	return pair, nil
+}
+
+// authorities reads the certificates of those who vouch for others.
+func authorities(file string) (*x509.CertPool, error) {
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, exitError{exitUsage, "index: " + err.Error()}
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, exitError{exitUsage, "index: " + file + " has no certificate"}
+	}
+	return pool, nil
 }
 
 // config is that of a gateway: the file's, or one made of the flags, of which the engines alone count.
@@ -183,19 +238,15 @@ func (c *indexCmd) tls() (*tls.Config, error) {
 	if c.TLSCertFile == "" {
 		return nil, nil
 	}
-	pair, err := tls.LoadX509KeyPair(c.TLSCertFile, c.TLSKeyFile)
+	pair, err := keyPair(c.TLSCertFile, c.TLSKeyFile)
 	if err != nil {
-		return nil, exitError{exitUsage, "index: " + strings.TrimPrefix(err.Error(), "tls: ")}
+		return nil, err
 	}
 	t := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	if c.TLSClientCAFile != "" {
-		pem, err := os.ReadFile(c.TLSClientCAFile)
-		if err != nil {
-			return nil, exitError{exitUsage, "index: " + err.Error()}
-		}
-		t.ClientCAs, t.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
-		if !t.ClientCAs.AppendCertsFromPEM(pem) {
-			return nil, exitError{exitUsage, "index: " + c.TLSClientCAFile + " has no certificate"}
+		t.ClientAuth = tls.RequireAndVerifyClientCert
+		if t.ClientCAs, err = authorities(c.TLSClientCAFile); err != nil {
+			return nil, err
 		}
 	}
 	return t, nil

@@ -45,9 +45,13 @@ func TestIndexCommandRefuses(t *testing.T) {
 		engine + " --max-claims=-1":          "below zero",
 		engine + " --token-file " + empty:    "no usable secret",
 		engine + " --tls-cert-file " + empty: "belong together",
-		engine + " --tls-cert-file " + empty + " --tls-key-file " + empty: "failed to find any PEM data",
-		engine + " --engine-api-key-file " + empty:                        "no usable secret",
-		"--config " + filepath.Join(dir, "none"):                          "cannot be read",
+		engine + " --tls-cert-file " + empty + " --tls-key-file " + empty:                                       "failed to find any PEM data",
+		engine + " --engine-api-key-file " + empty:                                                              "no usable secret",
+		engine + " --snapshot-ca-file " + empty:                                                                 "no effect without --snapshot-from",
+		engine + " --snapshot-from https://a:1 --snapshot-ca-file " + empty:                                     "has no certificate",
+		engine + " --snapshot-from https://a:1 --snapshot-key-file " + empty:                                    "belong together",
+		engine + " --snapshot-from https://a:1 --snapshot-key-file " + empty + " --snapshot-cert-file " + empty: "failed to find any PEM data",
+		"--config " + filepath.Join(dir, "none"):                                                                "cannot be read",
 	} {
 		var stderr strings.Builder
 		if code := run(t.Context(), append([]string{"index"}, strings.Fields(args)...), io.Discard, &stderr); code != exitUsage || !strings.Contains(stderr.String(), want) {

@@ -21,9 +21,10 @@ import (
 type files struct {
 	keys, adminKeys       *keyring.Ring     // nil: none asked for
 	publicCert, adminCert *tls.Certificate  // nil: plain HTTP
+	indexCert             *tls.Certificate  // of whoever asks for prefixes here; nil: plain text
 	engineKeys            map[string]string // by worker id
 	indexToken            string            // that whoever asks for prefixes here presents; empty: none is asked for
-	snapshotToken         string            // for those of whom snapshots are taken
+	snapshot              presented         // to those of whom snapshots are taken
 	indexers              map[config.IndexerFiles]presented
 	tokenizers            map[string]opened // by path
 	prefixes              *bpe.Cache        // of all tokenizers
@@ -86,7 +87,7 @@ func readFiles(c *config.Config, before *files) (*files, config.Faults) {
 		return pair
 	}
 	f.keys, f.adminKeys = ring(c.Server.APIKeys), ring(c.Server.Admin.APIKeys)
-	f.publicCert, f.adminCert = cert(c.Server.TLS), cert(c.Server.Admin.TLS)
+	f.publicCert, f.adminCert, f.indexCert = cert(c.Server.TLS), cert(c.Server.Admin.TLS), cert(c.PrefixIndex.TLS)
 	secret := func(file string) (key string) {
 		if file == "" {
 			return ""
@@ -95,8 +96,10 @@ func readFiles(c *config.Config, before *files) (*files, config.Faults) {
 		faults = append(faults, fs...)
 		return key
 	}
-	f.indexToken, f.snapshotToken = secret(c.PrefixIndex.TokenFile), secret(c.PrefixIndex.SnapshotTokenFile)
-	faults = append(faults, f.readIndexers(c)...)
+	f.indexToken = secret(c.PrefixIndex.TokenFile)
+	var fs config.Faults
+	f.snapshot, fs = readPresented(c.PrefixIndex.Snapshot)
+	faults = append(append(faults, fs...), f.readIndexers(c)...)
 	read := map[string]string{}
 	for _, w := range staticWorkers(c) {
 		if w.APIKeyFile == "" {
@@ -210,7 +213,7 @@ func readCertificate(t *config.TLS) (*tls.Certificate, config.Faults) {
 // named lists the files that a configuration names.
 func named(c *config.Config) []string {
 	var out []string
-	for _, t := range []*config.TLS{c.Server.TLS, c.Server.Admin.TLS} {
+	for _, t := range []*config.TLS{c.Server.TLS, c.Server.Admin.TLS, c.PrefixIndex.TLS} {
 		if t != nil {
 			out = append(out, t.CertFile, t.KeyFile)
 		}
@@ -255,7 +258,7 @@ func diffFiles(old, next *files, c *config.Config) []config.Change {
 	for _, p := range []struct {
 		path    string
 		was, is *tls.Certificate
-	}{{"server.tls", old.publicCert, next.publicCert}, {"server.admin.tls", old.adminCert, next.adminCert}} {
+	}{{"server.tls", old.publicCert, next.publicCert}, {"server.admin.tls", old.adminCert, next.adminCert}, {"prefix_index.tls", old.indexCert, next.indexCert}} {
 		if p.was != nil && p.is != nil && !slices.EqualFunc(p.was.Certificate, p.is.Certificate, bytes.Equal) {
 			out = append(out, config.Change{Path: p.path, Old: certificateText(p.was), New: certificateText(p.is)})
 		}

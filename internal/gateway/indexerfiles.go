@@ -41,23 +41,28 @@ func (f *files) readIndexers(c *config.Config) (faults config.Faults) {
 		if _, done := f.indexers[x.IndexerFiles]; done {
 			continue
 		}
-		var p presented
-		var fs config.Faults
-		if x.TokenFile != "" {
-			p.token, fs = config.ReadEngineKey(x.TokenFile)
-			faults = append(faults, fs...)
-		}
-		if x.CAFile != "" {
-			p.authorities, fs = config.ReadAuthorities(x.CAFile)
-			faults = append(faults, fs...)
-		}
-		if x.CertFile != "" {
-			p.cert, fs = readCertificate(&config.TLS{CertFile: x.CertFile, KeyFile: x.KeyFile})
-			faults = append(faults, fs...)
-		}
-		f.indexers[x.IndexerFiles] = p
+		p, fs := readPresented(x.IndexerFiles)
+		f.indexers[x.IndexerFiles], faults = p, append(faults, fs...)
 	}
 	return faults
+}
+
+// readPresented reads the files of one indexer, or of those of whom snapshots are taken.
+func readPresented(x config.IndexerFiles) (p presented, faults config.Faults) {
+	var fs config.Faults
+	if x.TokenFile != "" {
+		p.token, fs = config.ReadEngineKey(x.TokenFile)
+		faults = append(faults, fs...)
+	}
+	if x.CAFile != "" {
+		p.authorities, fs = config.ReadAuthorities(x.CAFile)
+		faults = append(faults, fs...)
+	}
+	if x.CertFile != "" {
+		p.cert, fs = readCertificate(&config.TLS{CertFile: x.CertFile, KeyFile: x.KeyFile})
+		faults = append(faults, fs...)
+	}
+	return p, faults
 }
 
 // diffIndexers tells which files have another content.

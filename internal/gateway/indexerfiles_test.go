@@ -104,3 +104,40 @@ discovery: {static: {workers: [` + engines[0].URL() + `]}}`,
 		t.Errorf("no authority: %v\n%s", err, said)
 	}
 }
+
+// TestSharedCertificate: the index's listener shows the certificate that its files hold now.
+func TestSharedCertificate(t *testing.T) {
+	a := newAuthority(t)
+	cert, key := a.issue(t, time.Now().Add(time.Hour))
+	l := startLive(t, 10*time.Millisecond, map[string]string{
+		"cert.pem": cert, "key.pem": key,
+		configFile: `
+models: [{id: m, policy: cost}]
+server: {port: 0, admin: {port: 0}}
+prefix_index: {listen: "127.0.0.1:0", tls: {cert_file: $DIR/cert.pem, key_file: $DIR/key.pem}}
+discovery: {static: {workers: ["http://127.0.0.1:1"]}}`,
+	})
+	at := regexp.MustCompile(`the prefix index is served" address=(\S+)`).FindStringSubmatch(l.log.take())
+	if at == nil {
+		t.Fatal("nothing says where the index is served")
+	}
+	shown := func() string {
+		c, err := tls.Dial("tcp", at[1], &tls.Config{RootCAs: a.pool, NextProtos: []string{"h2"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		return c.ConnectionState().PeerCertificates[0].SerialNumber.Text(16)
+	}
+	if n := shown(); n != "2" {
+		t.Errorf("it shows certificate %s, want 2", n)
+	}
+	cert, key = a.issue(t, time.Now().Add(2*time.Hour))
+	l.write("cert.pem", cert)
+	l.write("key.pem", key)
+	for deadline := time.Now().Add(30 * time.Second); shown() != "3"; {
+		if time.Now().After(deadline) {
+			t.Fatal("it still shows the certificate of the start")
+		}
+	}
+}

@@ -1,10 +1,12 @@
 package gateway
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,9 +22,10 @@ import (
 
 // shared is what the index gives to others and takes from them. The zero value does neither.
 type shared struct {
-	warm    *warm.Source    // nil: nobody is asked
-	server  *indexer.Server // nil: nothing is served
-	addr    net.Addr        // of server
+	warm    *warm.Source                    // nil: nobody is asked
+	server  *indexer.Server                 // nil: nothing is served
+	cert    atomic.Pointer[tls.Certificate] // of server; nil: plain text
+	addr    net.Addr                        // of server
 	serving sync.WaitGroup
 }
 
@@ -42,8 +45,9 @@ func (p *prefixes) share(c *config.PrefixIndex, held *files, failed chan<- error
 		for _, o := range warm.Outcomes {
 			taken.WithLabelValues(string(o))
 		}
+		presents := held.snapshot.secrets()
 		p.shared.warm, err = warm.New(warm.Options{
-			Endpoints: endpoints, Token: held.snapshotToken, Timeout: c.SnapshotTimeout, Log: p.log,
+			Endpoints: endpoints, Token: presents.Token, TLS: presents.TLS, Timeout: c.SnapshotTimeout, Log: p.log,
 			Hook: func(o warm.Outcome, n int) {
 				taken.WithLabelValues(string(o)).Inc()
 				claims.Add(float64(n))
@@ -56,6 +60,7 @@ func (p *prefixes) share(c *config.PrefixIndex, held *files, failed chan<- error
 	if c.Listen == "" {
 		return nil
 	}
+	p.shared.present(held)
 	return p.serve(c.Listen, held.indexToken, failed)
 }
 
@@ -75,7 +80,7 @@ func (p *prefixes) serve(listen, token string, failed chan<- error) error {
 	p.metrics.Registry().MustRegister(calls)
 	p.shared.addr = l.Addr()
 	p.shared.server = indexer.New(indexer.Options{
-		Store: p.store, URL: p.urlOf, Position: p.position, Token: token, Log: p.log,
+		Store: p.store, URL: p.urlOf, Position: p.position, Token: token, TLS: p.shared.tls(), Log: p.log,
 		Hooks: indexer.Hooks{Answered: func(method string, code codes.Code, _ time.Duration) {
 			calls.WithLabelValues(method, code.String()).Inc()
 		}},
@@ -88,6 +93,20 @@ func (p *prefixes) serve(listen, token string, failed chan<- error) error {
 	})
 	p.log.Info("the prefix index is served", "address", l.Addr().String())
 	return nil
+}
+
+// present has the listener show the certificate that the files hold now. A listener that had none goes on without: that needs a restart.
+func (s *shared) present(held *files) { s.cert.Store(held.indexCert) }
+
+// tls is the listener's side of TLS, nil without a certificate.
+func (s *shared) tls() *tls.Config {
+	if s.cert.Load() == nil {
+		return nil
+	}
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.cert.Load(), nil },
+	}
 }
 
 // ready says to others that each engine was asked once.

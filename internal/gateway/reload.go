@@ -169,6 +169,7 @@ func (g *Gateway) apply(ctx context.Context, next *config.Config, held *files, m
 	g.public.cert.Store(held.publicCert)
 	g.admin.cert.Store(held.adminCert)
 	g.prefixes.remote.present(held)
+	g.prefixes.shared.present(held)
 	g.setLevel(next)
 	g.cfg.Store(next)
 	g.prefixes.change()

@@ -57,7 +57,7 @@ func (d *decoder) comparePrefixes(at string, provider PrefixProvider, k *KVIndex
 			}
 		}
 	}
-	d.compareIndexerTLS(x, k)
+	d.compareIndexerTLS(x, k.Endpoint, k.IndexerFiles, keysOfTLS{"endpoint", "ca_file", "cert_file", "key_file"})
 	if path := at + ".prefix_provider"; d.ok(path, x, x+".endpoint") {
 		switch {
 		case (provider == Indexer || provider == PerigeeIndex) && k.Endpoint == "":
@@ -68,25 +68,28 @@ func (d *decoder) comparePrefixes(at string, provider PrefixProvider, k *KVIndex
 	}
 }
 
+// keysOfTLS are the keys under which a mapping has its endpoints and their files for TLS.
+type keysOfTLS struct{ endpoints, ca, cert, key string }
+
 // compareIndexerTLS holds the files for TLS against the endpoints and each other.
-func (d *decoder) compareIndexerTLS(at string, k *KVIndexer) {
-	if k.Endpoint == "" || !d.clean(at) {
+func (d *decoder) compareIndexerTLS(at, endpoints string, files IndexerFiles, keys keysOfTLS) {
+	if endpoints == "" || !d.clean(at) {
 		return
 	}
-	if cert, key := at+".cert_file", at+".key_file"; (k.CertFile == "") != (k.KeyFile == "") {
-		if k.CertFile == "" {
+	if cert, key := join(at, keys.cert), join(at, keys.key); (files.CertFile == "") != (files.KeyFile == "") {
+		if files.CertFile == "" {
 			cert, key = key, cert
 		}
 		d.faultAt(cert, classValue, "is given alone", "give "+d.name(key)+" too")
 	}
-	for e := range strings.SplitSeq(k.Endpoint, ",") {
+	for e := range strings.SplitSeq(endpoints, ",") {
 		if strings.HasPrefix(strings.TrimSpace(e), "https:") {
 			return
 		}
 	}
-	for _, key := range []string{"ca_file", "cert_file", "key_file"} {
+	for _, key := range []string{keys.ca, keys.cert, keys.key} {
 		if path := join(at, key); d.has(path) {
-			d.faultAt(path, classMisuse, "has no effect: no endpoint is https", "write https in "+d.name(at+".endpoint")+", or remove it")
+			d.faultAt(path, classMisuse, "has no effect: no endpoint is https", "write https in "+d.name(join(at, keys.endpoints))+", or remove it")
 		}
 	}
 }

@@ -16,19 +16,25 @@ type PrefixIndex struct {
 	TokenFile string
 	// SnapshotFrom are who is asked at the start, joined with commas, the preferred one first; empty: nobody.
 	SnapshotFrom string
-	// SnapshotTokenFile has the token that is presented to them; empty: none.
-	SnapshotTokenFile string
-	SnapshotTimeout   time.Duration
+	// Snapshot is what is presented to them.
+	Snapshot        IndexerFiles
+	SnapshotTimeout time.Duration
+	// TLS is the listener's; nil: plain text.
+	TLS *TLS
 }
 
 func (p *PrefixIndex) fields() []field {
 	return []field{
 		{key: "listen", fixed: true, val: textIn(&p.Listen, "", checkIndexListen),
 			doc: "Where the index is served to others (`perigee.index.v1`, as by `perigee index`): `host:port`, or `unix:/path`. Off when not given. Beyond loopback it needs `token_file`."},
-		{key: "token_file", fixed: true, val: text(&p.TokenFile, ""), doc: "A file with the token that those who ask must present; read at the start. It can be read on the way: there is no TLS here."},
+		{key: "token_file", fixed: true, val: text(&p.TokenFile, ""), doc: "A file with the token that those who ask must present; read at the start. Without `tls` it can be read on the way."},
+		{key: "tls", fixed: true, val: optional(&p.TLS, itself), doc: "TLS on this listener, written like `server.tls`; plain text when not given."},
 		{key: "snapshot_from", fixed: true, val: textIn(&p.SnapshotFrom, "", checkIndexerURLs),
 			doc: "Who knows already what the engines hold: gateways with `listen`, or `perigee index` services. An http or https URL with a host, or `unix:` and a path; several joined with commas, the preferred one first. Asked once for each engine, in the first minute."},
-		{key: "snapshot_token_file", fixed: true, val: text(&p.SnapshotTokenFile, ""), doc: "A file with the token for those of `snapshot_from`; read at the start."},
+		{key: "snapshot_token_file", fixed: true, val: text(&p.Snapshot.TokenFile, ""), doc: "A file with the token for those of `snapshot_from`. This file and the three below are read at the start."},
+		{key: "snapshot_ca_file", fixed: true, val: text(&p.Snapshot.CAFile, ""), doc: "A PEM file with the authorities by which those of them with https are known; the system's when not given."},
+		{key: "snapshot_cert_file", fixed: true, val: text(&p.Snapshot.CertFile, ""), doc: "A PEM file with the certificate that is shown to those of them with https that ask for one, followed by those that lead to the root; with `snapshot_key_file`."},
+		{key: "snapshot_key_file", fixed: true, val: text(&p.Snapshot.KeyFile, ""), doc: "A PEM file with that certificate's private key; with `snapshot_cert_file`."},
 		{key: "snapshot_timeout", fixed: true, val: span(&p.SnapshotTimeout, 5*time.Second, time.Nanosecond, 5*time.Minute),
 			doc: "How long an engine may wait for its snapshot, for its turn too, before it is followed without; several of `snapshot_from` share it.",
 			why: "until then nothing is known of the engine, and five seconds are some five million blocks"},
@@ -55,11 +61,15 @@ func (d *decoder) comparePrefixIndex(c *Config) {
 	const at = "prefix_index"
 	p := &c.PrefixIndex
 	listen, from := at+".listen", at+".snapshot_from"
-	for key, needs := range map[string]string{"token_file": listen, "snapshot_token_file": from, "snapshot_timeout": from} {
+	for key, needs := range map[string]string{
+		"token_file": listen, "tls": listen, "snapshot_token_file": from, "snapshot_ca_file": from, "snapshot_cert_file": from, "snapshot_key_file": from, "snapshot_timeout": from,
+	} {
 		if path := join(at, key); d.has(path) && !d.has(needs) && d.ok(path, at) {
 			d.faultAt(path, classMisuse, "has no effect without "+d.name(needs), "give that too, or remove it")
 		}
 	}
+	d.compareTLS(at+".tls", p.TLS)
+	d.compareIndexerTLS(at, p.SnapshotFrom, p.Snapshot, keysOfTLS{"snapshot_from", "snapshot_ca_file", "snapshot_cert_file", "snapshot_key_file"})
 	if p.Listen != "" && p.TokenFile == "" && d.ok(listen, at+".token_file") && isExposed(p.Listen) {
 		d.faultAt(listen, classValue, quote(p.Listen)+" can be reached from elsewhere, and whoever may ask can find out which prompts are in use", "give "+d.name(at+".token_file")+", or bind it to 127.0.0.1")
 	}

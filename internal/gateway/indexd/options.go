@@ -30,9 +30,11 @@ type Options struct {
 	Open bool
 	// MaxInFlight and MaxSnapshots bound what is under way; see indexer.Options.
 	MaxInFlight, MaxSnapshots int
-	// SnapshotFrom are who is asked at the start for what the engines hold (remote.Options), with SnapshotToken; none: nobody.
+	// SnapshotFrom are who is asked at the start for what the engines hold (remote.Options), with SnapshotToken, and SnapshotTLS for https
+	// endpoints; none: nobody.
 	SnapshotFrom  []string
 	SnapshotToken string
+	SnapshotTLS   *tls.Config
 	// Limits bound the indexes.
 	Limits local.Options
 	// Log gets what changes; nil: nowhere.

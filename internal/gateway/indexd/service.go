@@ -95,7 +95,7 @@ func (s *Service) begin() error {
 	s.store = local.New(s.o.Limits)
 	var err error
 	if len(s.o.SnapshotFrom) > 0 {
-		if s.warm, err = warm.New(warm.Options{Endpoints: s.o.SnapshotFrom, Token: s.o.SnapshotToken, Log: s.log}); err != nil {
+		if s.warm, err = warm.New(warm.Options{Endpoints: s.o.SnapshotFrom, Token: s.o.SnapshotToken, TLS: s.o.SnapshotTLS, Log: s.log}); err != nil {
 			return err
 		}
 	}

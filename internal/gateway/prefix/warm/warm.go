@@ -11,6 +11,7 @@ package warm
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -40,8 +41,9 @@ var Outcomes = []Outcome{Taken, None, Failed}
 type Options struct {
 	// Endpoints are as of remote.Options, the preferred one first.
 	Endpoints []string
-	// Token goes along, if it is not empty.
+	// Token goes along, if it is not empty. TLS is for https endpoints; nil: the system's roots.
 	Token string
+	TLS   *tls.Config
 	// Timeout bounds the wait of one rank. 0 means 5 s: until then the engine is blind, which costs more than it can bring soon.
 	Timeout time.Duration
 	// Window is how long after New something is asked for. 0 means a minute: by then each engine was asked twice what it is, and one that comes
@@ -78,7 +80,7 @@ func New(o Options) (*Source, error) {
 		o.Hook = func(Outcome, int) {}
 	}
 	x, err := remote.NewIndex(remote.Options{
-		Endpoints: o.Endpoints, Secrets: func() remote.Secrets { return remote.Secrets{Token: o.Token} }, Log: o.Log,
+		Endpoints: o.Endpoints, Secrets: func() remote.Secrets { return remote.Secrets{Token: o.Token, TLS: o.TLS} }, Log: o.Log,
 		Engines: func(string) map[string]uint32 { return nil }, // it looks nothing up
 	})
 	if err != nil {
