@@ -25,6 +25,11 @@ func TestOverSockets(t *testing.T) {
 		}
 	}
 	type script func(c *net.TCPConn, br *bufio.Reader, done func())
+	answersOnce := func(c *net.TCPConn, br *bufio.Reader, done func()) {
+		done()
+		answer(c, br)
+		done()
+	}
 	for _, x := range []struct {
 		name  string
 		conns []script // done tells the client that it may go on
@@ -80,11 +85,7 @@ func TestOverSockets(t *testing.T) {
 				_, _ = io.WriteString(c, ok+"other")
 				done()
 				_, _ = io.Copy(io.Discard, br)
-			}, func(c *net.TCPConn, br *bufio.Reader, done func()) {
-				done()
-				answer(c, br)
-				done()
-			}},
+			}, answersOnce},
 			[]string{"a", "b"}, []string{`200 "hello" EOF`, `200 "hello" EOF`},
 		},
 		{
@@ -95,11 +96,7 @@ func TestOverSockets(t *testing.T) {
 				_ = c.CloseWrite()
 				done()
 				_, _ = io.Copy(io.Discard, br)
-			}, func(c *net.TCPConn, br *bufio.Reader, done func()) {
-				done()
-				answer(c, br)
-				done()
-			}},
+			}, answersOnce},
 			[]string{"a", "b"}, []string{`200 "hello" EOF`, `200 "hello" EOF`},
 		},
 		{
@@ -110,11 +107,7 @@ func TestOverSockets(t *testing.T) {
 				_ = c.SetLinger(0)
 				_ = c.Close()
 				done()
-			}, func(c *net.TCPConn, br *bufio.Reader, done func()) {
-				done()
-				answer(c, br)
-				done()
-			}},
+			}, answersOnce},
 			[]string{"a", "b"}, []string{`200 "hello" EOF`, `200 "hello" EOF`},
 		},
 		{
