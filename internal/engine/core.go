@@ -27,6 +27,10 @@ type Core struct {
 	restoring []*sequence      // hold their blocks, which the driver fills
 	orphans   map[ID]*sequence // were aborted in that: the driver may still write
 
+	rooms            map[string]*room
+	meeting, holding []*room     // of them, each in the order of its deadlines
+	fetching         []*sequence // hold their blocks, and wait for their KV; in the order of their deadlines
+
 	clock   time.Duration // the latest time that the core has seen
 	inStep  bool
 	stepEnd time.Duration // when the step in hand ends
@@ -40,7 +44,8 @@ type Core struct {
 
 type counters struct {
 	prefillTokens, queryTokens, hitTokens, promptTokens, outputTokens int64
-	lookupTokens, restoredTokens                                      int64
+	lookupTokens, restoredTokens, fetchedTokens                       int64
+	unfetched, expired                                                int64
 	steps, preemptions, corrupt                                       int64
 	prefillBusy                                                       time.Duration
 }
@@ -60,6 +65,10 @@ type sequence struct {
 	scheduled int // tokens that the step in hand computes
 	admitted  bool
 
+	room   *room         // of a prefill half
+	remote bool          // its KV comes from elsewhere, and has not come
+	until  time.Duration // when it is waited for no longer
+
 	// Of the outer cache: what was asked, for wanted blocks from askedAt on, and how many of them it has.
 	ask                    askState
 	askedAt, wanted, found int
@@ -73,7 +82,7 @@ func New(cfg Config) (*Core, error) {
 	cfg = cfg.withDefaults()
 	return &Core{
 		cfg: cfg, pool: newPool(cfg.KVBlocks, cfg.PageBytes), root: rootHash("", ""),
-		live: make(map[ID]*sequence), orphans: make(map[ID]*sequence),
+		live: make(map[ID]*sequence), orphans: make(map[ID]*sequence), rooms: make(map[string]*room),
 	}, nil
 }
 
@@ -97,7 +106,13 @@ func (c *Core) Submit(now time.Duration, r Request) error {
 	if r.Blocks != nil && (r.Prompt != nil || n < 0 || len(r.Blocks) != c.blocksFor(n)) {
 		return ErrBlocks
 	}
+	if err := c.checkHalf(r); err != nil {
+		return err
+	}
 	answer := r.MaxTokens
+	if r.Half == PrefillHalf {
+		answer = 1
+	}
 	if answer <= 0 {
 		answer = max(1, min(DefaultMaxTokens, c.cfg.MaxModelLen-n))
 	}
@@ -113,15 +128,30 @@ func (c *Core) Submit(now time.Duration, r Request) error {
 	}
 	s := c.newSequence(r, answer)
 	c.live[r.ID] = s
-	c.waiting = append(c.waiting, s)
+	if r.Half == PrefillHalf {
+		c.enter(s)
+	} else {
+		c.waiting = append(c.waiting, s)
+	}
 	c.outer()
 	return nil
 }
 
-// newcomers counts the waiting requests that were never admitted. Preempted ones stand before them and are no more than
-// MaxRunning.
+// checkHalf returns what speaks against r as half of a pair.
+func (c *Core) checkHalf(r Request) error {
+	switch x := c.rooms[r.Room]; {
+	case r.Half == PrefillHalf && r.Room == "", r.Half == DecodeHalf && c.cfg.Restore:
+		return ErrRoom
+	case r.Half == PrefillHalf && x != nil && x.s != nil:
+		return ErrRoomTaken
+	}
+	return nil
+}
+
+// newcomers counts the waiting requests that were never admitted, and the rooms in which one half waits. Preempted ones stand before them and
+// are no more than MaxRunning.
 func (c *Core) newcomers() int {
-	n := len(c.waiting)
+	n := len(c.waiting) + len(c.meeting)
 	for _, s := range c.waiting {
 		if !s.admitted {
 			break
@@ -137,6 +167,12 @@ func (c *Core) newSequence(r Request, answer int) *sequence {
 		s, c.spare = c.spare[n-1], c.spare[:n-1]
 	}
 	*s = sequence{req: r, max: answer, target: r.promptLen(), out: s.out[:0], chain: s.chain[:0], blocks: s.blocks[:0]}
+	if r.Half == DecodeHalf {
+		s.remote = true
+		if c.cfg.Pairing == Pull {
+			s.target-- // the last token is its own to run
+		}
+	}
 	s.chain = c.Chain(r, s.chain)
 	s.seed = rootHash(r.LoRA, "").next(r.Prompt)
 	if r.Blocks != nil {
@@ -174,35 +210,49 @@ func (c *Core) Abort(now time.Duration, id ID) bool {
 	if !ok {
 		return false
 	}
-	if i := slices.Index(c.restoring, s); i >= 0 {
-		c.restoring = slices.Delete(c.restoring, i, i+1)
-		delete(c.live, id)
-		c.orphans[id] = s
-		c.outer()
-		return true
-	}
-	if i := slices.Index(c.running, s); i >= 0 {
-		c.running = slices.Delete(c.running, i, i+1)
+	if s.room != nil {
+		c.closeRoom(s.room, ReasonLeft)
 	} else {
-		i = slices.Index(c.waiting, s)
-		c.waiting = slices.Delete(c.waiting, i, i+1)
+		c.drop(s)
 	}
-	c.retire(s)
 	c.outer()
 	return true
 }
 
-// Next returns when Advance should be called: when the step in hand ends, or at once if work waits for a step to begin or if
+// drop ends s, wherever it is.
+func (c *Core) drop(s *sequence) {
+	if i := slices.Index(c.restoring, s); i >= 0 {
+		c.restoring = slices.Delete(c.restoring, i, i+1)
+		delete(c.live, s.req.ID)
+		c.orphans[s.req.ID] = s
+		return
+	}
+	for _, list := range []*[]*sequence{&c.running, &c.waiting, &c.fetching} { // in none of them: it is in its room only
+		if i := slices.Index(*list, s); i >= 0 {
+			*list = slices.Delete(*list, i, i+1)
+			break
+		}
+	}
+	c.retire(s)
+}
+
+// Next returns when Advance should be called: when the step in hand ends or a time-out of a pair, or at once if work waits for a step to begin or if
 // another call found that steps had ended, or made actions, which wait to be fetched. ok is false when there is nothing to wait for but the
 // driver's own answers.
 func (c *Core) Next() (at time.Duration, ok bool) {
 	if len(c.actions) > 0 {
 		return c.clock, true
 	}
-	if c.inStep {
+	due, pending := c.deadline()
+	switch {
+	case c.inStep && pending:
+		return min(c.stepEnd, due), true
+	case c.inStep:
 		return c.stepEnd, true
+	case c.canBegin():
+		return c.clock, true
 	}
-	return c.clock, c.canBegin()
+	return due, pending
 }
 
 // Advance does everything that is due at or before now, and appends to dst what happened since the last Advance, in order. The
@@ -215,25 +265,26 @@ func (c *Core) Advance(now time.Duration, dst []Action) []Action {
 	return dst
 }
 
-// run ends the steps that are due. It begins the steps that must have begun before now, and with begin set also one at now.
+// run ends the steps and the time-outs that are due. It begins the steps that must have begun before now, and with begin set also one at now.
 func (c *Core) run(now time.Duration, begin bool) {
 	for {
-		if c.inStep {
-			if c.stepEnd > now {
-				break
-			}
+		due, pending := c.deadline()
+		switch {
+		case c.inStep && c.stepEnd <= now && (!pending || c.stepEnd <= due):
 			c.clock, c.inStep = c.stepEnd, false
 			c.finishStep()
 			c.outer()
-			continue
+		case !c.inStep && (c.clock < now || (c.clock == now && begin)) && (!pending || c.clock < due) && c.canBegin():
+			c.beginStep()
+			c.outer()
+		case pending && due <= now:
+			c.clock = max(c.clock, due)
+			c.expire()
+		default:
+			c.clock = max(c.clock, now)
+			return
 		}
-		if c.clock > now || (c.clock == now && !begin) || !c.canBegin() {
-			break
-		}
-		c.beginStep()
-		c.outer()
 	}
-	c.clock = max(c.clock, now)
 }
 
 // ResetPrefixCache forgets every cached block at time now. Like the engines it does nothing and returns false while a request runs.
@@ -279,19 +330,32 @@ func (c *Core) Backlog() (tokens int, free time.Duration) {
 func (c *Core) Load() Load {
 	bs := c.cfg.BlockSize
 	l := Load{
-		Running: len(c.running), Waiting: len(c.waiting) + len(c.restoring), Restoring: len(c.restoring), MaxRunning: c.cfg.MaxRunning,
+		Running: len(c.running), Waiting: len(c.waiting) + len(c.restoring) + len(c.fetching), Restoring: len(c.restoring), MaxRunning: c.cfg.MaxRunning,
+		Fetching: len(c.fetching), Meeting: len(c.meeting), Held: len(c.holding),
 		UsedTokens: (len(c.pool.blocks) - c.pool.free) * bs, CapacityTokens: len(c.pool.blocks) * bs,
 		CachedBlocks:          len(c.pool.index),
 		PrefillUncachedTokens: c.count.prefillTokens, PrefillBusy: c.count.prefillBusy,
 		CacheQueryTokens: c.count.queryTokens, CacheHitTokens: c.count.hitTokens,
 		LookupTokens: c.count.lookupTokens, RestoredTokens: c.count.restoredTokens,
+		FetchedTokens: c.count.fetchedTokens, Unfetched: c.count.unfetched, RoomsExpired: c.count.expired,
 		PromptTokens: c.count.promptTokens, OutputTokens: c.count.outputTokens,
 		Steps: c.count.steps, Preemptions: c.count.preemptions, CorruptPages: c.count.corrupt,
 	}
 	l.TotalTokens = l.UsedTokens
 	for _, s := range c.waiting {
 		l.TotalTokens += s.target
-		l.WaitingUncachedTokens += s.target - c.supplied(s)*bs
+		if !s.remote {
+			l.WaitingUncachedTokens += s.target - c.supplied(s)*bs
+		}
+	}
+	for _, r := range c.meeting {
+		if r.s != nil {
+			l.Waiting++
+			l.TotalTokens += r.s.target
+		}
+	}
+	for _, r := range c.holding {
+		l.HeldTokens += len(r.s.blocks) * bs
 	}
 	for _, s := range c.restoring {
 		l.WaitingUncachedTokens += s.target - (s.stored+s.found)*bs

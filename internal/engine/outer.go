@@ -108,8 +108,9 @@ func (c *Core) takeIn(s *sequence, n int) bool {
 	return true
 }
 
-// outer asks for what waits, and begins what restores can begin.
+// outer asks for what waits, and begins what fetches and restores can begin.
 func (c *Core) outer() {
+	c.fetch()
 	if !c.cfg.Restore {
 		return
 	}
@@ -132,7 +133,7 @@ func (c *Core) outer() {
 			return
 		}
 		c.waiting = slices.Delete(c.waiting, 0, 1)
-		if c.hold(s, s.chain[:hit]) {
+		if c.takeBlocks(s, s.chain[:hit]) {
 			c.restore(s, hit)
 		}
 	}
@@ -183,18 +184,19 @@ func (c *Core) wantedOf(s *sequence, from, to int) *Wanted {
 	return w
 }
 
-// canBegin says whether a step would have anything to compute. Without an outer cache nothing waits for the driver.
+// canBegin says whether a step would have anything to compute: not where the first of the queue waits for the driver, or for blocks that are
+// held for others.
 func (c *Core) canBegin() bool {
-	if !c.cfg.Restore || len(c.running) > 0 {
-		return len(c.running)+len(c.waiting) > 0
+	if len(c.running) > 0 {
+		return true
 	}
-	return len(c.waiting) > 0 && len(c.restoring) < c.cfg.MaxRunning && c.ready(c.waiting[0]) && c.fits(c.waiting[0], c.waiting[0].chain[:c.hits(c.waiting[0])])
+	return len(c.waiting) > 0 && len(c.restoring)+len(c.fetching) < c.cfg.MaxRunning && c.ready(c.waiting[0]) && c.fits(c.waiting[0], c.waiting[0].chain[:c.hits(c.waiting[0])])
 }
 
-// ready says whether the first of the queue waits for no answer and for no restore.
+// ready says whether the first of the queue waits for no answer, for no restore and for no fetch.
 func (c *Core) ready(s *sequence) bool {
 	if !c.cfg.Restore {
-		return true
+		return !s.remote
 	}
 	hit := c.hits(s)
 	return s.ask == answered && hit >= s.askedAt && !c.wants(s, hit)

@@ -32,6 +32,12 @@ type engineScript struct {
 //	load · reset · hit prompt=… · spoil prompt=… block=N
 //	found ID N                        the outer cache has so many of the blocks that were asked for
 //	restored ID N spoil=I             so many of them are in place, the page of block I with a wrong byte
+//
+// Of pairs, with new pairing=push noreuse=1 meet=D hold=D fetch=D and submit … half=prefill|decode room=R:
+//
+//	join R · leave R [taken=1]        the decode engine comes to the room, and goes
+//	fetched ID prompt=… cached=N      the KV of that prompt is there, with the first token 'x'
+//	notfetched ID
 func (s *engineScript) do(c *script.Command) bool {
 	switch c.Name {
 	case "new":
@@ -40,7 +46,8 @@ func (s *engineScript) do(c *script.Command) bool {
 		s.now = c.ParseDuration(c.Word())
 	case "submit":
 		r := s.request(c)
-		r.ID, r.MaxTokens = ID(c.ParseInt(c.Word())), int(c.Int("max", 0))
+		r.ID, r.MaxTokens, r.Room = ID(c.ParseInt(c.Word())), int(c.Int("max", 0)), c.Arg("room", "")
+		r.Half = map[string]Half{"": Whole, "prefill": PrefillHalf, "decode": DecodeHalf}[c.Arg("half", "")]
 		if err := s.c.Submit(s.now, r); err != nil {
 			c.Print("error:", err.Error())
 		}
@@ -70,6 +77,37 @@ func (s *engineScript) do(c *script.Command) bool {
 	case "spoil":
 		s.c.Page(s.c.Chain(s.request(c), nil)[c.Int("block", 0)])[0] ^= 1
 	default:
+		return s.pair(c)
+	}
+	return true
+}
+
+// pair runs the commands of pairs.
+func (s *engineScript) pair(c *script.Command) bool {
+	switch c.Name {
+	case "join":
+		if err := s.c.Join(s.now, c.Word()); err != nil {
+			c.Print("error:", err.Error())
+		}
+	case "leave":
+		if !s.c.Leave(s.now, c.Word(), c.Int("taken", 0) == 1) {
+			c.Print("nobody was there")
+		}
+	case "fetched":
+		r := s.request(c)
+		h := Handover{Prompt: rootHash(r.LoRA, "").next(r.Prompt), Length: len(r.Prompt), Token: 'x', Cached: int(c.Int("cached", 0))}
+		if !s.c.Fetched(s.now, ID(c.ParseInt(c.Word())), h) {
+			c.Print("nobody waits for it")
+		}
+	case "notfetched":
+		if !s.c.NotFetched(s.now, ID(c.ParseInt(c.Word()))) {
+			c.Print("nobody waits for it")
+		}
+	case "pairs":
+		l := s.c.Load()
+		c.Print(fmt.Sprintf("meeting %d, held %d (%d tokens), fetching %d, fetched %d, unfetched %d, expired %d",
+			l.Meeting, l.Held, l.HeldTokens, l.Fetching, l.FetchedTokens, l.Unfetched, l.RoomsExpired))
+	default:
 		return false
 	}
 	return true
@@ -80,6 +118,8 @@ func (s *engineScript) create(c *script.Command) {
 	core, err := New(Config{
 		BlockSize: num("block"), KVBlocks: num("blocks"), PageBytes: num("page"), MaxRunning: num("running"),
 		MaxWaiting: num("waiting"), MaxBatchTokens: num("budget"), MaxModelLen: num("len"), KVEvents: num("events") == 1, Restore: num("outer") == 1,
+		Pairing: map[string]Pairing{"": Pull, "push": Push}[c.Arg("pairing", "")], NoReuse: num("noreuse") == 1,
+		MeetFor: c.Duration("meet", 0), HoldFor: c.Duration("hold", 0), FetchFor: c.Duration("fetch", 0),
 		Timing: Timing{
 			StepFixed: c.Duration("fixed", 0), PrefillPerToken: c.Duration("token", 0), DecodePerSeq: c.Duration("seq", 0), PerKVToken: c.Duration("kv", 0),
 			Speed: float64(num("speed")),
@@ -135,6 +175,8 @@ func (s *engineScript) run(c *script.Command) {
 	}
 }
 
+var reasons = []string{"unfinished", "length", "corrupt page", "not fetched", "taken", "left", "unmatched", "expired"}
+
 func show(a Action) string {
 	switch a.Kind {
 	case Admitted:
@@ -149,7 +191,16 @@ func show(a Action) string {
 	case Token:
 		return fmt.Sprintf("%v %d token %d%s", a.At, a.ID, a.Index, []string{"", " (last)"}[a.Reason])
 	case Ended:
-		return fmt.Sprintf("%v %d ended: %s", a.At, a.ID, []string{"unfinished", "length", "corrupt page"}[a.Reason])
+		return fmt.Sprintf("%v %d ended: %s", a.At, a.ID, reasons[a.Reason])
+	case Fetch:
+		return fmt.Sprintf("%v %d fetches %d tokens, %d cached", a.At, a.ID, a.Missing, a.Cached)
+	case Ready:
+		return fmt.Sprintf("%v room %s is ready: %d tokens, %d of them cached", a.At, a.Room, a.Handover.Length, a.Handover.Cached)
+	case Closed:
+		if !a.HasID {
+			return fmt.Sprintf("%v room %s closed: %s", a.At, a.Room, reasons[a.Reason])
+		}
+		return fmt.Sprintf("%v room %s of %d closed: %s", a.At, a.Room, a.ID, reasons[a.Reason])
 	case Preempted:
 		return fmt.Sprintf("%v %d preempted", a.At, a.ID)
 	}

@@ -19,7 +19,7 @@ func (c *Core) beginStep() {
 	}
 	// Right after a preemption nobody is admitted, without a word here: the victim stands first, and needs all the blocks
 	// that it had, of which one is taken.
-	for prefill < budget && len(c.waiting) > 0 && len(c.running)+len(c.restoring) < c.cfg.MaxRunning {
+	for prefill < budget && len(c.waiting) > 0 && len(c.running)+len(c.restoring)+len(c.fetching) < c.cfg.MaxRunning {
 		s := c.waiting[0]
 		if !c.ready(s) || !c.admit(s) {
 			break // first come, first served: nobody overtakes the one that does not fit, or waits to hear of the outer cache
@@ -80,7 +80,7 @@ func (c *Core) preempt(s *sequence) {
 	c.running = c.running[:len(c.running)-1]
 	c.releaseBlocks(s)
 	s.computed, s.scheduled, s.target = 0, 0, s.req.promptLen()+len(s.out)
-	s.ask, s.found = unasked, 0
+	s.ask, s.found, s.remote = unasked, 0, false // what was fetched is computed here, if it is not cached
 	c.waiting = slices.Insert(c.waiting, 0, s)
 	c.count.preemptions++
 	c.act(Action{Kind: Preempted, ID: s.req.ID})
@@ -91,7 +91,15 @@ func (c *Core) preempt(s *sequence) {
 func (c *Core) hits(s *sequence) int { return c.pool.match(s.chain[:c.reusable(s)]) }
 
 // reusable returns how many leading blocks of s need not be computed if somebody has them.
-func (c *Core) reusable(s *sequence) int { return min(len(s.chain), (s.target-1)/c.cfg.BlockSize) }
+func (c *Core) reusable(s *sequence) int {
+	if c.cfg.NoReuse {
+		return 0
+	}
+	if s.remote { // all that is fetched may be there already: the token that is computed lies behind it
+		return min(len(s.chain), s.target/c.cfg.BlockSize)
+	}
+	return min(len(s.chain), (s.target-1)/c.cfg.BlockSize)
+}
 
 // admit moves the head of the queue into the batch, with all the blocks that its prefill needs. It returns false and changes
 // nothing if those are not to be had. A sequence that meets a corrupt page ends here, with computed negative.
@@ -101,7 +109,7 @@ func (c *Core) admit(s *sequence) bool {
 		return false
 	}
 	c.waiting = slices.Delete(c.waiting, 0, 1)
-	if c.hold(s, hit) {
+	if c.takeBlocks(s, hit) {
 		c.running = append(c.running, s)
 		c.admitted(s, 0)
 	}
@@ -113,9 +121,9 @@ func (c *Core) fits(s *sequence, hit []BlockHash) bool {
 	return c.blocksFor(s.target)-len(hit) <= c.pool.free-c.pool.idle(hit)
 }
 
-// hold gives s all the blocks that its prefill needs, which must fit. It returns false if s met a corrupt page and has ended, with
+// takeBlocks gives s all the blocks that its prefill needs, which must fit. It returns false if s met a corrupt page and has ended, with
 // computed negative.
-func (c *Core) hold(s *sequence, hit []BlockHash) bool {
+func (c *Core) takeBlocks(s *sequence, hit []BlockHash) bool {
 	for _, h := range hit {
 		s.blocks = append(s.blocks, c.pool.acquire(h))
 	}
@@ -139,6 +147,10 @@ func (c *Core) hold(s *sequence, hit []BlockHash) bool {
 func (c *Core) corrupt(s *sequence) {
 	c.count.corrupt++
 	c.act(Action{Kind: Ended, Reason: ReasonCorrupt, ID: s.req.ID})
+	if r := s.room; r != nil {
+		r.s = nil
+		c.closeRoom(r, ReasonCorrupt)
+	}
 	c.retire(s)
 	s.computed = -1
 }
@@ -146,6 +158,9 @@ func (c *Core) corrupt(s *sequence) {
 // admitted tells that s has entered the batch, with so many tokens that were restored.
 func (c *Core) admitted(s *sequence, restored int) {
 	s.admitted = true
+	if s.room != nil {
+		s.room.cached = s.computed
+	}
 	c.act(Action{Kind: Admitted, ID: s.req.ID, Cached: s.computed, Restored: restored})
 }
 
@@ -173,7 +188,11 @@ func (c *Core) finishStep() {
 			s.scheduled = 0
 			c.store(s)
 			if s.computed >= s.target && c.emit(s) {
-				c.retire(s)
+				if s.room != nil {
+					c.hold(s.room)
+				} else {
+					c.retire(s)
+				}
 				continue
 			}
 		}
@@ -185,12 +204,16 @@ func (c *Core) finishStep() {
 
 // emit gives s its next token, and says whether it was the last.
 func (c *Core) emit(s *sequence) (last bool) {
+	return c.give(s, outputToken(c.cfg.Seed, s.seed, len(s.out)))
+}
+
+// give appends a token to the answer of s, and says whether it was the last.
+func (c *Core) give(s *sequence, token uint32) (last bool) {
 	index := len(s.out)
 	if index == 0 {
 		c.count.promptTokens += int64(s.req.promptLen())
 	}
 	c.count.outputTokens++
-	token := outputToken(c.cfg.Seed, s.seed, index)
 	s.out = append(s.out, token)
 	last = len(s.out) >= s.max
 	reason := Unfinished
@@ -205,7 +228,7 @@ func (c *Core) emit(s *sequence) (last bool) {
 func (c *Core) store(s *sequence) {
 	bs := c.cfg.BlockSize
 	full := s.computed / bs
-	if full == s.stored {
+	if full == s.stored || c.cfg.NoReuse {
 		return
 	}
 	var ev *KVEvent
@@ -284,6 +307,7 @@ const spareSequences = 64
 // retire forgets s, which is in no list any more.
 func (c *Core) retire(s *sequence) {
 	delete(c.live, s.req.ID)
+	s.room = nil
 	c.spareOf(s)
 }
 

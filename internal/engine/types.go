@@ -21,10 +21,13 @@ type Request struct {
 	Blocks []BlockHash
 	Length int
 	// MaxTokens is the length of the answer; 0: DefaultMaxTokens, or what the model length leaves if that is less. With 1
-	// the request ends with its prefill, as the prefill leg of a disaggregated pair does.
+	// the request ends with its prefill. A PrefillHalf has one, whatever is asked for.
 	MaxTokens int
 	// LoRA and Salt separate prefixes: blocks are shared only between requests that have both in common.
 	LoRA, Salt string
+	// Half is which half of a pair this is, Room the pair's name with PrefillHalf.
+	Half Half
+	Room string
 }
 
 // promptLen is the length of the prompt in tokens.
@@ -42,7 +45,15 @@ type Reason uint8
 const (
 	Unfinished    Reason = iota
 	ReasonLength         // it has its MaxTokens
-	ReasonCorrupt        // a cached page did not hold the bytes of its chain
+	ReasonCorrupt        // a cached page did not hold the bytes of its chain, or fetched KV was another prompt's
+
+	ReasonUnfetched // of a decode half: its KV did not come
+
+	// Why a room was closed.
+	ReasonTaken     // the decode engine has the KV
+	ReasonLeft      // one of the two gave up
+	ReasonUnmatched // only one came within MeetFor
+	ReasonExpired   // nobody took the KV within HoldFor
 )
 
 // Kind says what an Action reports.
@@ -57,6 +68,9 @@ const (
 	KV                    // a change of the prefix cache, in Event; only with Config.KVEvents
 	Lookup                // how much of Wanted can be restored? The driver answers with Found; only with Config.Restore
 	Restore               // the driver brings Wanted, and then calls Restored; only after a Found above 0
+	Fetch                 // of a DecodeHalf: the driver brings the KV of Missing tokens, and then calls Fetched or NotFetched
+	Ready                 // the KV of Room is held, in Handover, and a decode engine waits for it
+	Closed                // Room is no more; Reason says why. ID is that of its request, which has ended, if HasID
 )
 
 // Action reports one thing that happened. It is plain data, good until the next call on the Core.
@@ -67,11 +81,15 @@ type Action struct {
 	ID     ID
 	Index  int    // of a Token in the answer, from 0
 	Token  uint32 // its id
-	Cached int    // with Admitted: tokens that need not be computed
+	Cached int    // with Admitted: tokens that need not be computed; with Fetch: tokens that the cache has
 	// Restored is how many of Cached were restored for this request; the rest was in the prefix cache.
 	Restored int
 	Event    *KVEvent
 	Wanted   *Wanted // with Lookup and Restore
+	Missing  int     // with Fetch: tokens
+	Room     string  // with Ready and Closed
+	HasID    bool    // with Closed
+	Handover *Handover
 }
 
 // EventKind says what a KVEvent reports.
@@ -110,6 +128,12 @@ var (
 	ErrEmptyPrompt = errors.New("the prompt is empty")
 	// ErrBlocks: Blocks and Length do not fit each other, or a Prompt is given too. A fault of the driver.
 	ErrBlocks = errors.New("the prompt's blocks do not fit its length")
+	// ErrRoom: a PrefillHalf names no room, or a DecodeHalf came to an engine that restores. A fault of the driver.
+	ErrRoom = errors.New("the half of a pair is not one that this engine can be")
+	// ErrRoomTaken: the same half of that pair is here already.
+	ErrRoomTaken = errors.New("the room is taken")
+	// ErrNoRoom: nothing is held under that name.
+	ErrNoRoom = errors.New("there is no such room")
 	// ErrDuplicateID: a request with this ID is running or waiting. A fault of the driver.
 	ErrDuplicateID = errors.New("the request id is in use")
 )
@@ -129,14 +153,18 @@ func (e *LimitError) Unwrap() error { return e.Err }
 
 // Load is what an engine knows about itself. Counters run from the start of the Core.
 type Load struct {
-	Running    int `json:"running"`   // requests
-	Waiting    int `json:"waiting"`   // requests, those that are being restored included
-	Restoring  int `json:"restoring"` // of them
+	Running    int `json:"running"`     // requests
+	Waiting    int `json:"waiting"`     // requests, those that are being restored or fetched or wait for the other half of their pair included
+	Restoring  int `json:"restoring"`   // of them
+	Fetching   int `json:"fetching"`    // of them: decode halves that hold their blocks
+	Meeting    int `json:"meeting"`     // rooms in which one half of a pair waits for the other; with the prefill half there it is one of Waiting
+	Held       int `json:"held"`        // rooms whose KV is held for a decode engine
+	HeldTokens int `json:"held_tokens"` // in them, whole blocks; UsedTokens counts them too, each block once
 	MaxRunning int `json:"max_running"`
 	// WaitingUncachedTokens are the prompt tokens of waiting requests that neither the cache would supply if they were
 	// admitted now, nor, as far as is known, a restore.
 	WaitingUncachedTokens int `json:"waiting_uncached_tokens"`
-	UsedTokens            int `json:"used_tokens"`  // in blocks that a running request holds, whole blocks
+	UsedTokens            int `json:"used_tokens"`  // in blocks that a request or a room holds, whole blocks
 	TotalTokens           int `json:"total_tokens"` // UsedTokens and the prompts of waiting requests
 	CapacityTokens        int `json:"capacity_tokens"`
 	CachedBlocks          int `json:"cached_blocks"` // held or idle
@@ -147,6 +175,9 @@ type Load struct {
 	CacheHitTokens        int64         `json:"cache_hit_tokens"`        // of those, supplied by it
 	LookupTokens          int64         `json:"lookup_tokens"`           // that the cache lacked and the driver was asked for
 	RestoredTokens        int64         `json:"restored_tokens"`         // of those, supplied by it
+	FetchedTokens         int64         `json:"fetched_tokens"`          // of decode halves, brought from prefill engines
+	Unfetched             int64         `json:"unfetched"`               // decode halves whose KV did not come
+	RoomsExpired          int64         `json:"rooms_expired"`           // rooms to which only one half came, or whose KV nobody took
 	PromptTokens          int64         `json:"prompt_tokens"`           // of requests that got their first token
 	OutputTokens          int64         `json:"output_tokens"`
 	Steps                 int64         `json:"steps"`
@@ -154,7 +185,7 @@ type Load struct {
 	CorruptPages          int64         `json:"corrupt_pages"`
 }
 
-// Usage is the fraction of the KV pool that running requests hold, 0 to 1.
+// Usage is the fraction of the KV pool that requests and rooms hold, 0 to 1.
 func (l Load) Usage() float64 { return float64(l.UsedTokens) / float64(max(l.CapacityTokens, 1)) }
 
 // HitRate is the share of the prompt tokens that were not computed, restored ones included, 0 to 1; 0 where there were none.
