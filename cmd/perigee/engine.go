@@ -49,6 +49,14 @@ type engineCmd struct {
 
 	CacheManager string `placeholder:"SOCKET" help:"Socket of a Cache Manager (perigee cache): blocks are published there, and restored from there where the engine's own cache lacks them. Sets --page-bytes to 4096 if it is not given."`
 
+	Role           string        `placeholder:"ROLE" help:"Half of separated pairs: prefill or decode. As sglang they meet in bootstrap rooms, as vllm by kv_transfer_params."`
+	BootstrapPort  int           `help:"Prefill: port of the first engine's rooms, SGLang's bootstrap port and vLLM's side channel; the others follow; 0: any free ports. Decode: where a request names none. 0: 8998."`
+	MeetFor        time.Duration `help:"As sglang, how long one half of a pair waits for the other at the prefill engine. 0: 300s."`
+	HoldFor        time.Duration `help:"How long a prefill engine holds KV that is not taken. 0: 30s as vllm, 300s as sglang."`
+	FetchFor       time.Duration `help:"How long a decode engine waits for its KV. 0: 300s."`
+	TransferFixed  time.Duration `help:"Time of a transfer of KV to a decode engine, whatever its length. 0: 1ms; negative: none."`
+	TransferPerTok time.Duration `name:"transfer-per-token" help:"Time of a token that is transferred. 0: 1us; negative: none."`
+
 	HideCached bool `help:"Leave prompt_tokens_details null, as real engines do unless asked."`
 	DevMode    bool `help:"vLLM: serve /server_info and /reset_prefix_cache, as with VLLM_SERVER_DEV_MODE=1."`
 	Control    bool `help:"Serve the fault interface, /_control, on a second port of each engine."`
@@ -72,6 +80,9 @@ func (c *engineCmd) Run(rc *runContext) error {
 	}
 	if c.KVEventsPort < 0 || c.KVEventsPort+3*c.Count-1 > 65535 {
 		return exitError{exitUsage, "engine: --kv-events-port and three ports for each engine must be between 0 and 65535"}
+	}
+	if c.BootstrapPort < 0 || c.BootstrapPort+c.Count-1 > 65535 {
+		return exitError{exitUsage, "engine: --bootstrap-port and the ports after it must be between 0 and 65535"}
 	}
 	opt := c.options()
 	if err := opt.Validate(); err != nil {
@@ -103,13 +114,16 @@ func (c *engineCmd) options() enginehttp.Options {
 		Engine: engine.Config{
 			BlockSize: c.BlockSize, KVBlocks: c.KVBlocks, PageBytes: c.PageBytes, MaxRunning: c.MaxRunning, MaxWaiting: c.MaxWaiting,
 			MaxBatchTokens: c.MaxBatchTokens, MaxModelLen: c.MaxModelLen, Seed: c.Seed,
+			MeetFor: c.MeetFor, HoldFor: c.HoldFor, FetchFor: c.FetchFor,
 			Timing: engine.Timing{
 				StepFixed: c.StepFixed, PrefillPerToken: c.PrefillPerToken, DecodePerSeq: c.DecodePerSeq, PerKVToken: c.PerKVToken,
-				RestoreFixed: c.RestoreFixed, RestorePerToken: c.RestorePerToken, Speed: c.Speed,
+				RestoreFixed: c.RestoreFixed, RestorePerToken: c.RestorePerToken,
+				TransferFixed: c.TransferFixed, TransferPerToken: c.TransferPerTok, Speed: c.Speed,
 			},
 		},
 		Flavor: enginehttp.Flavor(c.Flavor), Models: c.Model, HideCached: c.HideCached, DevMode: c.DevMode,
 		Control: c.Control, ControlAddr: net.JoinHostPort(c.Host, "0"), CacheManager: c.cacheManager(),
+		Pair: c.pair(0),
 	}
 }
 
@@ -121,6 +135,18 @@ func (c *engineCmd) cacheManager() *enginehttp.CacheManager {
 	return &enginehttp.CacheManager{Socket: c.CacheManager}
 }
 
+// pair is the half of pairs that engine i is, nil for neither.
+func (c *engineCmd) pair(i int) *enginehttp.Pair {
+	if c.Role == "" {
+		return nil
+	}
+	port := 0
+	if c.BootstrapPort > 0 {
+		port = c.BootstrapPort + i
+	}
+	return &enginehttp.Pair{Role: enginehttp.Role(c.Role), Addr: net.JoinHostPort(c.Host, strconv.Itoa(port)), BootstrapPort: c.BootstrapPort}
+}
+
 // start starts all engines. On an error it returns those that run.
 func (c *engineCmd) start(opt enginehttp.Options) (servers []*enginehttp.Server, err error) {
 	for i := range c.Count {
@@ -130,6 +156,7 @@ func (c *engineCmd) start(opt enginehttp.Options) (servers []*enginehttp.Server,
 		}
 		opt.Addr = net.JoinHostPort(c.Host, strconv.Itoa(port))
 		opt.KVEvents = c.kvEvents(i)
+		opt.Pair = c.pair(i)
 		s, err := enginehttp.Start(opt)
 		if err != nil {
 			return servers, err
@@ -157,10 +184,11 @@ func (c *engineCmd) announce(w io.Writer, servers []*enginehttp.Server) error {
 	type where struct {
 		URL     string `json:"url"`
 		Control string `json:"control,omitempty"`
+		Port    int    `json:"bootstrap_port,omitempty"`
 	}
 	var list []where
 	for _, s := range servers {
-		list = append(list, where{s.URL(), s.ControlURL()})
+		list = append(list, where{s.URL(), s.ControlURL(), s.BootstrapPort()})
 	}
 	if c.JSON {
 		return json.NewEncoder(w).Encode(map[string]any{"flavor": c.Flavor, "models": c.Model, "engines": list})
@@ -169,6 +197,9 @@ func (c *engineCmd) announce(w io.Writer, servers []*enginehttp.Server) error {
 		line := fmt.Sprintf("engine %d: %s", i, e.URL)
 		if e.Control != "" {
 			line += " (control " + e.Control + ")"
+		}
+		if e.Port > 0 {
+			line += fmt.Sprintf(" (rooms at port %d)", e.Port)
 		}
 		if _, err := fmt.Fprintln(w, line); err != nil {
 			return err

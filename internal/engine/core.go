@@ -331,7 +331,7 @@ func (c *Core) Load() Load {
 	bs := c.cfg.BlockSize
 	l := Load{
 		Running: len(c.running), Waiting: len(c.waiting) + len(c.restoring) + len(c.fetching), Restoring: len(c.restoring), MaxRunning: c.cfg.MaxRunning,
-		Fetching: len(c.fetching), Meeting: len(c.meeting), Held: len(c.holding),
+		Fetching: len(c.fetching), Held: len(c.holding),
 		UsedTokens: (len(c.pool.blocks) - c.pool.free) * bs, CapacityTokens: len(c.pool.blocks) * bs,
 		CachedBlocks:          len(c.pool.index),
 		PrefillUncachedTokens: c.count.prefillTokens, PrefillBusy: c.count.prefillBusy,
@@ -349,10 +349,13 @@ func (c *Core) Load() Load {
 		}
 	}
 	for _, r := range c.meeting {
-		if r.s != nil {
-			l.Waiting++
-			l.TotalTokens += r.s.target
+		if r.s == nil {
+			l.Joined++
+			continue
 		}
+		l.Meeting++
+		l.Waiting++
+		l.TotalTokens += r.s.target
 	}
 	for _, r := range c.holding {
 		l.HeldTokens += len(r.s.blocks) * bs

@@ -280,3 +280,11 @@ func (c *Core) expire() {
 	}
 	c.outer()
 }
+
+// RoomBlocks returns the numbers of the blocks that a room's prompt holds, nil if it holds none. The slice is good until the next call on the Core.
+func (c *Core) RoomBlocks(name string) []int32 {
+	if r := c.rooms[name]; r != nil && r.held {
+		return r.s.blocks
+	}
+	return nil
+}

@@ -61,7 +61,7 @@ func TestPairsAgainstModel(t *testing.T) {
 			p.now = max(p.now, at)
 			p.advance(t)
 		}
-		if l := c.Load(); l.Running+l.Waiting+l.UsedTokens+l.TotalTokens+l.Meeting+l.Held+l.Fetching != 0 || len(p.rooms)+len(p.open)+len(c.rooms)+len(c.live) != 0 || c.pool.free != c.cfg.KVBlocks {
+		if l := c.Load(); l.Running+l.Waiting+l.UsedTokens+l.TotalTokens+l.Meeting+l.Joined+l.Held+l.Fetching != 0 || len(p.rooms)+len(p.open)+len(c.rooms)+len(c.live) != 0 || c.pool.free != c.cfg.KVBlocks {
 			t.Fatalf("at rest: %+v; rooms %v, requests %v; %d blocks free of %d", l, slices.Sorted(maps.Keys(p.rooms)), slices.Sorted(maps.Keys(p.open)), c.pool.free, c.cfg.KVBlocks)
 		}
 		took += p.took
@@ -266,7 +266,7 @@ func (p *pairs) check(t *testing.T) {
 			t.Fatalf("%s is there at %v: %+v", name, p.now, r)
 		}
 	}
-	if l := p.c.Load(); len(p.c.rooms) != len(p.rooms) || l.Meeting > p.c.cfg.MaxWaiting || l.Running+l.Fetching > p.c.cfg.MaxRunning {
+	if l := p.c.Load(); len(p.c.rooms) != len(p.rooms) || l.Meeting+l.Joined > p.c.cfg.MaxWaiting || l.Running+l.Fetching > p.c.cfg.MaxRunning {
 		t.Fatalf("%d rooms, %+v", len(p.c.rooms), l)
 	}
 }

@@ -105,8 +105,8 @@ func (s *engineScript) pair(c *script.Command) bool {
 		}
 	case "pairs":
 		l := s.c.Load()
-		c.Print(fmt.Sprintf("meeting %d, held %d (%d tokens), fetching %d, fetched %d, unfetched %d, expired %d",
-			l.Meeting, l.Held, l.HeldTokens, l.Fetching, l.FetchedTokens, l.Unfetched, l.RoomsExpired))
+		c.Print(fmt.Sprintf("meeting %d+%d, held %d (%d tokens), fetching %d, fetched %d, unfetched %d, expired %d",
+			l.Meeting, l.Joined, l.Held, l.HeldTokens, l.Fetching, l.FetchedTokens, l.Unfetched, l.RoomsExpired))
 	default:
 		return false
 	}

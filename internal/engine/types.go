@@ -157,7 +157,8 @@ type Load struct {
 	Waiting    int `json:"waiting"`     // requests, those that are being restored or fetched or wait for the other half of their pair included
 	Restoring  int `json:"restoring"`   // of them
 	Fetching   int `json:"fetching"`    // of them: decode halves that hold their blocks
-	Meeting    int `json:"meeting"`     // rooms in which one half of a pair waits for the other; with the prefill half there it is one of Waiting
+	Meeting    int `json:"meeting"`     // of them: prefill halves that wait for their decode engine
+	Joined     int `json:"joined"`      // decode engines that wait for a prefill half that has not come
 	Held       int `json:"held"`        // rooms whose KV is held for a decode engine
 	HeldTokens int `json:"held_tokens"` // in them, whole blocks; UsedTokens counts them too, each block once
 	MaxRunning int `json:"max_running"`

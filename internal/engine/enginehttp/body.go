@@ -37,6 +37,12 @@ type genBody struct {
 	RequestID string          `json:"request_id"`
 	RID       json.RawMessage `json:"rid"`
 
+	// Of separated pairs: SGLang's and vLLM's.
+	BootstrapHost    json.RawMessage `json:"bootstrap_host"`
+	BootstrapPort    json.RawMessage `json:"bootstrap_port"`
+	Room             json.RawMessage `json:"bootstrap_room"`
+	KVTransferParams json.RawMessage `json:"kv_transfer_params"`
+
 	// SGLang's own /generate.
 	Text     json.RawMessage `json:"text"`
 	InputIDs json.RawMessage `json:"input_ids"`

@@ -61,6 +61,17 @@ func (s *Server) fail(w http.ResponseWriter, status int, param, message string) 
 	_, _ = w.Write(errorBody(s.opt.Flavor, status, param, message)) // a client that has left needs no error
 }
 
+// failLater answers a request that the engine has taken and finds wrong then: in a stream as an event of it.
+func (s *Server) failLater(w http.ResponseWriter, j *job, status int, message string) {
+	if !j.body.Stream {
+		s.fail(w, status, "", message)
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	b := append([]byte("data: "), errorBody(s.opt.Flavor, status, "", message)...)
+	_, _ = w.Write(append(b, "\n\ndata: [DONE]\n\n"...)) // a client that has left needs no error
+}
+
 // failBody answers a body that could not be read.
 func (s *Server) failBody(w http.ResponseWriter, err error) {
 	var tooLarge *http.MaxBytesError
@@ -80,6 +91,8 @@ func (s *Server) failSubmit(w http.ResponseWriter, err error) {
 			return
 		}
 		s.fail(w, http.StatusServiceUnavailable, "", err.Error())
+	case errors.Is(err, engine.ErrRoomTaken):
+		s.fail(w, http.StatusInternalServerError, "bootstrap_room", err.Error()+": a real engine would crash")
 	case errors.Is(err, errStopped):
 		s.fail(w, http.StatusServiceUnavailable, "", err.Error())
 	default: // too long, never fits, empty: the request is at fault

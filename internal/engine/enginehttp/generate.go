@@ -25,6 +25,9 @@ type job struct {
 	fault   *activeFault
 	native  bool // SGLang's /generate
 	count   *counts
+
+	room    string   // of a vLLM prefill half
+	remotes []remote // of the prompts of a decode half
 }
 
 // chat serves /v1/chat/completions.
@@ -179,7 +182,11 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request, j *job) {
 	for i, p := range j.prompts {
 		reqs[i] = engine.Request{Prompt: p, MaxTokens: j.max, Salt: salt, LoRA: j.body.LoraPath}
 	}
+	if !s.halve(w, j, reqs) {
+		return
+	}
 	c := newCall(j.body.Stream)
+	c.remotes = j.remotes
 	c.names = s.names(reqs)
 	if err := s.owner.submit(c, reqs, j.rid); err != nil {
 		s.failSubmit(w, err)
@@ -210,7 +217,7 @@ type answer struct {
 	choices []choice
 	open    int // sequences that have not ended
 	gone    bool
-	corrupt bool
+	failed  string // not empty: what the engine says of a request that it could not finish
 
 	events []event
 	buf    []byte
@@ -244,12 +251,17 @@ func (a *answer) apply(ev event) {
 	case endAbort:
 		ch.reason = "abort"
 	case endCorrupt:
-		ch.reason, a.corrupt = "error", true
+		ch.reason, a.failed = "error", corruptPage
+	case endFailed:
+		ch.reason, a.failed = "error", ev.why
 	case endGone:
 		a.gone = true
 	}
 	a.open--
 }
+
+// corruptPage is what an engine says that met one.
+const corruptPage = "a KV page does not hold the bytes of its token chain"
 
 // whole answers in one piece.
 func (s *Server) whole(w http.ResponseWriter, r *http.Request, c *call, a *answer) error {
@@ -267,8 +279,8 @@ func (s *Server) whole(w http.ResponseWriter, r *http.Request, c *call, a *answe
 	case a.gone:
 		s.fail(w, http.StatusInternalServerError, "", "the engine has stopped")
 		return nil
-	case a.corrupt:
-		s.fail(w, http.StatusInternalServerError, "", "a KV page does not hold the bytes of its token chain")
+	case a.failed != "":
+		s.fail(w, http.StatusInternalServerError, "", a.failed)
 		return nil
 	}
 	var b []byte
@@ -282,6 +294,9 @@ func (s *Server) whole(w http.ResponseWriter, r *http.Request, c *call, a *answe
 		b = a.appendNative(b)
 	} else {
 		b = a.shape.appendAnswer(b, a.choices)
+		if a.shape.flavor == VLLM {
+			b = append(s.transferred(b, a.job), '}')
+		}
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
@@ -364,9 +379,8 @@ func (s *Server) flush(w http.ResponseWriter, r *http.Request, rc *http.Response
 func (a *answer) appendEvent(ev event) {
 	ch := &a.choices[ev.index]
 	switch {
-	case a.corrupt && ev.end == endCorrupt:
-		a.buf = append(append(append(a.buf, "data: "...), errorBody(a.shape.flavor, http.StatusInternalServerError, "",
-			"a KV page does not hold the bytes of its token chain")...), "\n\n"...)
+	case ev.end == endCorrupt || ev.end == endFailed:
+		a.buf = append(append(append(a.buf, "data: "...), errorBody(a.shape.flavor, http.StatusInternalServerError, "", a.failed)...), "\n\n"...)
 	case !ev.hasToken && ev.end != endAbort:
 		return
 	case a.native:

@@ -161,7 +161,7 @@ func (s *Server) sglangServerInfo(w http.ResponseWriter, _ *http.Request) {
 	info := map[string]any{
 		"model_path": s.opt.Models[0], "tokenizer_path": s.opt.Models[0], "served_model_name": s.opt.Models[0],
 		"host": host, "port": n, "status": "ready", "version": sglangVersion,
-		"disaggregation_mode": "null", "disaggregation_bootstrap_port": 8998,
+		"disaggregation_mode": s.mode(), "disaggregation_bootstrap_port": s.bootstrapPort(),
 		"context_length": cfg.MaxModelLen, "max_req_input_len": cfg.MaxModelLen - 1,
 		"page_size": cfg.BlockSize, "max_total_num_tokens": cfg.BlockSize * cfg.KVBlocks, "max_running_requests": cfg.MaxRunning,
 		"max_queued_requests": cfg.MaxWaiting, "max_prefill_tokens": cfg.MaxBatchTokens, "chunked_prefill_size": cfg.MaxBatchTokens,
@@ -175,6 +175,32 @@ func (s *Server) sglangServerInfo(w http.ResponseWriter, _ *http.Request) {
 	}
 	s.addKVEvents(info)
 	writeJSON(w, info)
+}
+
+// mode is the engine's role as SGLang names it.
+func (s *Server) mode() string {
+	if r := s.opt.role(); r != "" {
+		return string(r)
+	}
+	return "null"
+}
+
+func (s *Server) bootstrapPort() int {
+	switch s.opt.role() {
+	case Prefill:
+		return s.BootstrapPort()
+	case Decode:
+		return s.opt.Pair.BootstrapPort
+	}
+	return defaultBootstrapPort
+}
+
+// preallocating is how many requests of a decode engine wait for their blocks.
+func (s *Server) preallocating(l engine.Load) int {
+	if s.opt.role() != Decode {
+		return 0
+	}
+	return max(0, l.Waiting-l.Fetching)
 }
 
 // addKVEvents adds where the events are, as SGLang says it: once as it was configured, and once as it came out.
@@ -260,8 +286,8 @@ func (s *Server) loads(w http.ResponseWriter, r *http.Request) {
 	}
 	if want("disagg") {
 		rank["disaggregation"] = map[string]any{
-			"mode": "null", "prefill_bootstrap_queue_reqs": 0, "prefill_inflight_queue_reqs": 0, "decode_prealloc_queue_reqs": 0,
-			"decode_transfer_queue_reqs": 0, "decode_retracted_queue_reqs": 0, "kv_transfer_speed_gb_s": 0.0, "kv_transfer_latency_ms": 0.0,
+			"mode": s.mode(), "prefill_bootstrap_queue_reqs": l.Meeting, "prefill_inflight_queue_reqs": l.Held,
+			"decode_prealloc_queue_reqs": s.preallocating(l), "decode_transfer_queue_reqs": l.Fetching, "decode_retracted_queue_reqs": 0, "kv_transfer_speed_gb_s": 0.0, "kv_transfer_latency_ms": 0.0,
 		}
 	}
 	if want("queues") {

@@ -10,6 +10,7 @@ import (
 // metrics are what the HTTP shell counts beside the core's own figures. They belong to the owner's goroutine.
 type metrics struct {
 	failed, byLength, aborted         int64
+	bootstrapFailed, transferFailed   int64     // of pairs
 	prompt, output, maxTokens         histogram // tokens
 	ttft, itl, tpot, e2e              histogram // seconds
 	queue, inference, prefill, decode histogram // seconds

@@ -51,10 +51,17 @@ type Options struct {
 	// implies pages of DefaultPageBytes where the engine's configuration has none.
 	CacheManager *CacheManager
 
+	// Pair makes the engine the prefill or the decode half of separated pairs. Nil: it computes prompts and answers.
+	Pair *Pair
+
 	// Control serves the fault interface, /_control, on a listener of its own: it must stay reachable while the engine's is down.
 	Control     bool
 	ControlAddr string // empty: 127.0.0.1:0
 }
+
+// sglangHoldFor is how long SGLang's flavor holds KV that its decode engine does not take. A guess: a real one learns by heartbeats that the
+// decode engine has died.
+const sglangHoldFor = 300 * time.Second
 
 // DefaultPageBytes is a page of an engine with a Cache Manager: the least that a Manager's slot holds. Real pages are megabytes; what is
 // shown does not depend on it, as a restore takes the time that the timing model says.
@@ -81,6 +88,14 @@ func (o Options) withDefaults() Options {
 	o.KVEvents = o.KVEvents.withDefaults()
 	o.Engine.KVEvents = o.KVEvents != nil || o.CacheManager != nil
 	o.Engine.Restore = o.CacheManager != nil
+	o.Pair = o.Pair.withDefaults(o.Flavor)
+	if o.Pair != nil && o.Flavor == SGLang {
+		o.Engine.Pairing = engine.Push
+		o.Engine.NoReuse = o.Pair.Role == Decode // SGLang's decode engines have no prefix cache unless asked
+		if o.Engine.HoldFor == 0 {
+			o.Engine.HoldFor = sglangHoldFor
+		}
+	}
 	if o.CacheManager != nil && o.Engine.PageBytes == 0 {
 		o.Engine.PageBytes = DefaultPageBytes
 	}
@@ -92,7 +107,7 @@ func (o Options) withDefaults() Options {
 
 // Validate reports every option that is wrong, joined.
 func (o Options) Validate() error {
-	errs := []error{o.Engine.Validate()}
+	errs := []error{o.Engine.Validate(), o.Pair.validate(o)}
 	if o.Flavor != "" && o.Flavor != VLLM && o.Flavor != SGLang {
 		errs = append(errs, fmt.Errorf("engine flavor %q is neither vllm nor sglang", o.Flavor))
 	}

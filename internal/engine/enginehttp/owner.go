@@ -30,6 +30,8 @@ type owner struct {
 	acts    []engine.Action
 	kv      *publisher       // nil: nobody is told of the cache
 	outer   *offload.Adapter // nil: there is no Cache Manager
+	fetches *fetches         // nil: it is no decode engine
+	joins   map[string]chan word
 	changes []*engine.KVEvent
 	told    engine.Load   // the last load that was published
 	toldAt  time.Duration // when
@@ -44,6 +46,10 @@ type ref struct {
 	prompt   int    // tokens
 	names    *offload.Prompt
 	admitted bool
+	waits    bool               // SGLang's prefill half: it is answered when its room is closed
+	token    uint32             // then
+	cancel   context.CancelFunc // ends its fetch; nil: it has none
+	why      string             // it could not be fetched
 	// On the core's clock.
 	submitted, started, first, last time.Duration
 	tokens                          int
@@ -65,6 +71,7 @@ func (o *owner) reset() error {
 		return err
 	}
 	o.core, o.refs, o.metrics = core, make(map[engine.ID]*ref), newMetrics()
+	o.joins = make(map[string]chan word)
 	o.changes, o.told, o.toldAt = nil, engine.Load{}, 0
 	return nil
 }
@@ -162,6 +169,7 @@ func (o *owner) submit(c *call, reqs []engine.Request, rid string) (err error) {
 				return
 			}
 			ref := &ref{id: r.ID, call: c, index: i, rid: rid, prompt: len(r.Prompt), submitted: now}
+			ref.waits = r.Half == engine.PrefillHalf && o.cfg.Pairing == engine.Push
 			if c.names != nil {
 				ref.names = c.names[i]
 			}
@@ -183,9 +191,17 @@ func (o *owner) abort(c *call) {
 	for _, r := range c.refs {
 		if o.refs[r.id] == r {
 			o.core.Abort(o.now(), r.id)
-			delete(o.refs, r.id)
-			o.dropOuter(r.id)
+			o.forget(r)
 		}
+	}
+}
+
+// forget forgets a sequence that has ended, and ends what was done for it elsewhere.
+func (o *owner) forget(r *ref) {
+	delete(o.refs, r.id)
+	o.dropOuter(r.id)
+	if r.cancel != nil {
+		r.cancel()
 	}
 }
 
@@ -195,8 +211,7 @@ func (o *owner) abortRID(rid string, all bool) (n int) {
 		for id, r := range o.refs {
 			if all || (rid != "" && strings.HasPrefix(r.rid, rid)) {
 				o.core.Abort(o.now(), id)
-				delete(o.refs, id)
-				o.dropOuter(id)
+				o.forget(r)
 				r.call.put(event{index: r.index, end: endAbort})
 				o.metrics.aborted++
 				n++
@@ -208,11 +223,14 @@ func (o *owner) abortRID(rid string, all bool) (n int) {
 
 // dropAll tells every call that its engine is gone.
 func (o *owner) dropAll() {
-	for id, r := range o.refs {
+	for _, r := range o.refs {
 		r.call.put(event{index: r.index, end: endGone})
-		o.dropOuter(id)
+		o.forget(r)
 	}
-	clear(o.refs)
+	for name := range o.joins {
+		o.tell(name, word{why: engine.ReasonLeft})
+	}
+	clear(o.joins)
 }
 
 // deliver hands one action to the call that waits for it, and counts it.
@@ -226,6 +244,9 @@ func (o *owner) deliver(a *engine.Action) {
 		return
 	case engine.Restore:
 		o.restore(a)
+		return
+	case engine.Fetch, engine.Ready, engine.Closed:
+		o.deliverPair(a)
 		return
 	}
 	r, ok := o.refs[a.ID]
@@ -241,6 +262,10 @@ func (o *owner) deliver(a *engine.Action) {
 		}
 	case engine.Token:
 		o.metrics.token(r, a)
+		if r.waits {
+			r.token = a.Token
+			return
+		}
 		ev := event{index: r.index, token: a.Token, hasToken: true}
 		if a.Reason != engine.Unfinished {
 			ev.end = endLength
@@ -250,8 +275,12 @@ func (o *owner) deliver(a *engine.Action) {
 		r.call.put(ev)
 	case engine.Ended:
 		o.metrics.failed++
-		delete(o.refs, a.ID)
-		o.dropOuter(a.ID)
+		o.forget(r)
+		if a.Reason == engine.ReasonUnfetched {
+			o.metrics.transferFailed++
+			r.call.put(event{index: r.index, end: endFailed, why: o.unfetched(r)})
+			return
+		}
 		r.call.put(event{index: r.index, end: endCorrupt})
 	}
 }
@@ -265,6 +294,7 @@ const (
 	endAbort          // an abort request named it
 	endCorrupt        // the engine met a corrupt KV page
 	endGone           // the engine is stopping or restarting
+	endFailed         // the other half of its pair did not do its part
 )
 
 // event is what the owner tells a call.
@@ -275,16 +305,18 @@ type event struct {
 	admitted bool
 	cached   int // with admitted
 	end      ending
+	why      string // with endFailed
 }
 
 // call is one HTTP request that waits for its sequences. The owner puts events, the request's handler takes them. No more are ever
 // kept than the answer has tokens.
 type call struct {
-	refs  []*ref            // the owner's
-	names []*offload.Prompt // of the prompts, the owner's once submitted; nil without a Cache Manager
-	eager bool              // wake for each event; otherwise only when a sequence ends
-	wake  chan struct{}
-	mu    struct {
+	refs    []*ref            // the owner's
+	remotes []remote          // where the KV of the prompts is, of decode halves
+	names   []*offload.Prompt // of the prompts, the owner's once submitted; nil without a Cache Manager
+	eager   bool              // wake for each event; otherwise only when a sequence ends
+	wake    chan struct{}
+	mu      struct {
 		sync.Mutex
 		events []event
 	}

@@ -22,6 +22,7 @@ type Server struct {
 	addr    string  // of the engine's listener; the same after each restart
 	owner   *owner
 	kv      *publisher // nil without Options.KVEvents
+	side    *side      // nil if it is no prefill engine
 	http    *http.Server
 	control *http.Server // nil without Options.Control
 	ctlAddr string
@@ -90,13 +91,18 @@ func startWith(opt Options, kv *publisher) (*Server, error) {
 		}
 	}
 	s.addr = ln.Addr().String()
-	s.startOuter()
-	if opt.Control {
-		if err := s.startControl(); err != nil {
-			_ = ln.Close()
-			s.closeOuter()
-			return nil, err
+	err = s.startPair()
+	if err == nil {
+		s.startOuter()
+		if opt.Control {
+			err = s.startControl()
 		}
+	}
+	if err != nil {
+		_ = ln.Close()
+		s.closePair()
+		s.closeOuter()
+		return nil, err
 	}
 	s.wg.Add(1)
 	go func() { defer s.wg.Done(); s.owner.run() }()
@@ -155,6 +161,8 @@ func (s *Server) Close() {
 			_ = s.control.Close()
 		}
 		close(s.owner.stop)
+		<-s.owner.done // it begins fetches
+		s.closePair()
 		s.closeOuter()
 		if s.kv != nil {
 			s.kv.down(true)
@@ -255,6 +263,11 @@ func (s *Server) bringUp() error {
 			return err
 		}
 	}
+	if s.side != nil {
+		if err := s.side.up(); err != nil {
+			return err
+		}
+	}
 	ln, err := s.listen(s.addr)
 	if err != nil {
 		return fmt.Errorf("engine: open the listener again: %w", err)
@@ -279,10 +292,15 @@ func (s *Server) disturbEvents(f Fault) error {
 // restart drops everything, as a process that dies does, and comes back after d with nothing cached.
 func (s *Server) restart(d time.Duration) error {
 	s.faults.set(Fault{Kind: FaultNone})
-	if err := s.takeDown(func(c net.Conn, _ http.ConnState) { reset(c) }); err != nil {
+	breakSide := func() {}
+	if s.side != nil {
+		breakSide = s.side.fall() // from now on it tells nobody why requests have ended, as an engine that dies does not
+	}
+	err := s.takeDown(func(c net.Conn, _ http.ConnState) { reset(c) })
+	breakSide()
+	if err != nil {
 		return err
 	}
-	var err error
 	stopped := s.owner.do(func() {
 		s.owner.dropAll()
 		err = s.owner.reset()

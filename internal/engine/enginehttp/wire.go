@@ -99,7 +99,7 @@ func (s *shape) appendUsageChunk(b []byte, choices []choice) []byte {
 	return append(s.appendUsage(append(s.appendChunkHead(b), `],"usage":`...), choices), "}\n\n"...)
 }
 
-// appendAnswer appends the whole answer of a request that is not streamed.
+// appendAnswer appends the whole answer of a request that is not streamed; as vLLM up to the value of kv_transfer_params.
 func (s *shape) appendAnswer(b []byte, choices []choice) []byte {
 	b = s.appendHead(b, false)
 	for i := range choices {
@@ -122,7 +122,7 @@ func (s *shape) appendAnswer(b []byte, choices []choice) []byte {
 	if s.chat {
 		b = append(b, `,"prompt_logprobs":null,"prompt_token_ids":null`...)
 	}
-	return append(b, `,"kv_transfer_params":null}`...)
+	return append(b, `,"kv_transfer_params":`...) // which the server knows
 }
 
 func (s *shape) appendChoice(b []byte, index int, c *choice) []byte {
