@@ -142,6 +142,9 @@ func (c *Core) admit(q *query) {
 		} else {
 			c.take(q, n)
 		}
+		// Who keeps back whom is told anew: of whoever waits for everybody's bytes it may be his session's that are used up now, and then those
+		// behind him go on.
+		c.freed = c.freed || len(c.waiting) > 0
 		if q.lease == (LeaseID{}) && q.sess.queries[q.ticket.Op] == q {
 			c.do(Loading{q.sess.id, q.ticket})
 		}

@@ -353,7 +353,11 @@ func (s *sim) rest() {
 	for len(s.m.copies) > 0 {
 		s.endCopy()
 	}
-	for len(s.m.leases)+len(s.m.reads) > 0 {
+	for len(s.m.leases)+len(s.m.reads) > 0 || s.c.freed { // a step may leave some of the line to the next, whose leases end here, too
+		if s.c.freed {
+			s.m.tick()
+			s.event(&Tick{})
+		}
 		for _, id := range slices.Sorted(maps.Keys(s.m.reads)) {
 			s.readDone(id)
 		}
@@ -365,10 +369,6 @@ func (s *sim) rest() {
 		for len(s.m.leases) > 0 && s.some(func(c *client) bool { return c.lost }) != nil {
 			s.fence(s.some(func(c *client) bool { return c.lost }))
 		}
-	}
-	for s.c.freed {
-		s.m.tick()
-		s.event(&Tick{})
 	}
 	for _, q := range s.c.waiting {
 		s.t.Errorf("%v of %v waits, and nothing is held", q.ticket, q.sess.id)
