@@ -38,6 +38,46 @@ func (c *Core) room(n *dram.Newcomer) bool {
 	}
 }
 
+// roomAhead makes room for the new blocks of a run that blocks begin with, all at once, and returns how many blocks there is nothing more to be done
+// for: at least one. The same blocks go as if it was made for one after the other; but slots that were left together are free together, so that
+// the run lies in a row again (see dram.Newcomer.Before).
+func (c *Core) roomAhead(s *session, blocks []Block, scope int) int {
+	g := &s.layout[blocks[0].Group]
+	a, parts := s.arenas[g.Arena].at, len(g.PartBytes)
+	n, identity := 0, s.identity
+	for i := range blocks {
+		b := &blocks[i]
+		if identity += len(b.Identity); identity > c.lim.Identity || b.Group != blocks[0].Group || i > 0 && b.Parent != blocks[i-1].Hash {
+			break
+		}
+		if _, there := c.books.Find(dram.Key{Space: s.space, Group: b.Group, Hash: b.Hash}); there {
+			break
+		}
+		n++
+	}
+	_, _, free := c.books.Arena(a)
+	if n < 2 || free >= n*parts || c.scopeList[scope].budget.Resident > 0 {
+		return max(1, n)
+	}
+	if q, ok := c.books.Find(dram.Key{Space: s.space, Group: blocks[0].Group, Hash: blocks[0].Parent}); ok && c.books.State(q) == dram.Visible {
+		c.books.Hold(q)
+		defer c.unhold(q)
+	}
+	defer c.books.Expect(a, scope, 0)
+	for i := range n {
+		for free < (i+1)*parts {
+			p, ok := c.books.Victim(a, scope, c.now)
+			if !ok {
+				return n
+			}
+			c.drop(p, Evicted)
+			_, _, free = c.books.Arena(a)
+		}
+		c.books.Expect(a, scope, (i+1)*parts)
+	}
+	return n
+}
+
 // ownVictim is the tenant's next block to go, in the newcomer's arena or else in any.
 func (c *Core) ownVictim(n *dram.Newcomer) (dram.Page, bool) {
 	if p, ok := c.books.VictimOf(n.Arena, n.Scope, c.now); ok {

@@ -71,10 +71,14 @@ func (c *Core) publish(e *Publish) {
 	p := s.openPublish(e.Op, c.now)
 	answers := make([]GrantedBlock, len(e.Blocks))
 	var without *Block // the last one that got no room
+	ahead := 0         // room was made for the blocks before it
 	for i := range e.Blocks {
 		b := &e.Blocks[i]
 		if i%warmRun == 0 {
 			c.warm(s, e.Blocks[i:min(i+warmRun, len(e.Blocks))], sc)
+		}
+		if i >= ahead && without == nil {
+			ahead = i + c.roomAhead(s, e.Blocks[i:min(i/warmRun*warmRun+warmRun, len(e.Blocks))], sc)
 		}
 		// What continues a block that there was no room for could not be reached: nothing goes for it.
 		if without != nil && b.Parent == without.Hash && b.Group == without.Group {

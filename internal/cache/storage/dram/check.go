@@ -74,9 +74,10 @@ func (c *checker) page(p Page) {
 }
 
 func (c *checker) arena(a *arena) {
-	n, states := 0, 0
-	for i := a.free; i >= 0; i = a.slots[i].next {
+	n, states, before := 0, 0, int32(-1)
+	for i := a.free; i >= 0; before, i = i, a.slots[i].next {
 		n++
+		c.want(a.slots[i].word == uint64(before+1), a.slots[i].page, "a free slot follows another one than it says")
 		c.want(a.slots[i].state == SlotFree, a.slots[i].page, "a free slot is in use")
 	}
 	for i := range a.slots {

@@ -26,6 +26,7 @@ type Store struct {
 type scope struct {
 	resident int64 // bytes of slots that its blocks have, in whatever state
 	share    int64 // what others leave to it
+	expected int64 // bytes that blocks of its will have for which room is being made
 }
 
 // New returns an empty Store. A nil policy is LRU.
@@ -52,6 +53,11 @@ func (s *Store) AddScope(share int64) int {
 func (s *Store) SetShare(scope int, share int64) {
 	mustBe(s.scopes[scope].resident == 0, "a tenant with blocks became another one")
 	s.scopes[scope].share = share
+}
+
+// Expect says that blocks of the tenant will soon have so many slots of the arena: Victim counts them as if they had them already. It holds until it is said anew.
+func (s *Store) Expect(arena, scope, slots int) {
+	s.scopes[scope].expected = int64(slots) * int64(s.arenas[arena].slotBytes)
 }
 
 // ScopeResident is how many bytes a scope's blocks have.
@@ -97,14 +103,26 @@ func (s *Store) Begin(n *Newcomer) Page {
 		hash: n.Key.Hash, chain: n.Chain, space: uint16(n.Key.Space), group: uint16(n.Key.Group), arena: int32(n.Arena),
 		first: -1, parent: None, heapAt: -1, gen: g.gen + 1, state: Filling, parts: uint8(n.Parts), lane: a.laneOf(int32(n.Scope), s.policy.Classes()),
 	}
+	near := s.slotAfter(n)
 	for range n.Parts {
-		i := a.take(p)
+		i := a.take(p, near)
 		a.slots[i].next, g.first = g.first, i
+		near = i + 1
 	}
 	s.scopes[n.Scope].resident += s.Bytes(p)
 	s.link(p, n.Parent, n.Before)
 	s.index.put(tagOf(s.digest(&n.Key)), p)
 	return p
+}
+
+// slotAfter is the slot behind those of the block that a newcomer continues; -1 if that is not the one that was guessed, or in another arena.
+func (s *Store) slotAfter(n *Newcomer) int32 {
+	if uint(n.Before) < uint(len(s.pages)) {
+		if g := &s.pages[n.Before]; g.state != free && g.hash == n.Parent && int(g.arena) == n.Arena && g.first >= 0 {
+			return g.first + 1
+		}
+	}
+	return -1
 }
 
 func (a *arena) laneOf(scope int32, classes int) uint16 {

@@ -5,7 +5,7 @@ package dram
 func (s *Store) Victim(arena, scope int, now Time) (p Page, ok bool) {
 	best := candidate{page: None}
 	for _, l := range s.arenas[arena].lanes {
-		if t := &s.scopes[l.scope]; t.resident > t.share {
+		if t := &s.scopes[l.scope]; t.resident+t.expected > t.share {
 			best = s.firstOf(l, best, now)
 		}
 	}
