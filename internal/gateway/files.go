@@ -28,6 +28,7 @@ type files struct {
 	indexers              map[config.IndexerFiles]presented
 	tokenizers            map[string]opened // by path
 	prefixes              *bpe.Cache        // of all tokenizers
+	collector             collectorFiles
 }
 
 // prefixMemory bounds what all tokenizers together remember of texts that they have seen, in bytes: some seven million tokens,
@@ -100,6 +101,8 @@ func readFiles(c *config.Config, before *files) (*files, config.Faults) {
 	var fs config.Faults
 	f.snapshot, fs = readPresented(c.PrefixIndex.Snapshot)
 	faults = append(append(faults, fs...), f.readIndexers(c)...)
+	f.collector, fs = readCollectorFiles(c.Tracing)
+	faults = append(faults, fs...)
 	read := map[string]string{}
 	for _, w := range staticWorkers(c) {
 		if w.APIKeyFile == "" {
@@ -235,6 +238,13 @@ func named(c *config.Config) []string {
 			}
 		}
 	}
+	if t := c.Tracing; t != nil {
+		for _, file := range []string{t.HeadersFile, t.CAFile} {
+			if file != "" {
+				out = append(out, file)
+			}
+		}
+	}
 	for i := range c.Models {
 		if path := c.Models[i].Tokenizer; path != "" {
 			out = append(out, tokenizerFiles(path)...)
@@ -264,6 +274,7 @@ func diffFiles(old, next *files, c *config.Config) []config.Change {
 		}
 	}
 	out = append(out, diffIndexers(old, next)...)
+	out = append(out, diffCollector(old, next)...)
 	for path, is := range next.tokenizers {
 		if was, ok := old.tokenizers[path]; ok && was.stamp != is.stamp {
 			out = append(out, config.Change{Path: path, Old: "as it was read", New: "another file"})

@@ -22,6 +22,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/fleet/keeper"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
 	"github.com/perigee-llm/perigee/internal/gateway/peers"
+	"github.com/perigee-llm/perigee/internal/gateway/tracing"
 	"github.com/perigee-llm/perigee/internal/gateway/upstream"
 	"github.com/perigee-llm/perigee/internal/telemetry"
 )
@@ -62,6 +63,7 @@ type Gateway struct {
 	absent    *absentees
 	prefixes  *prefixes
 	peers     *peers.Peers // nil: none
+	tracer    *tracing.Tracer
 	transport *upstream.Transport
 	// engineKeys stand before both ways to engines; asking is the keeper's.
 	engineKeys engineKeys
@@ -132,26 +134,27 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 	if err == nil {
 		err = g.prefixes.share(&c.PrefixIndex, held, g.failed)
 	}
+	if err == nil {
+		err = g.beginTracing(c, held)
+	}
 	if err != nil {
-		g.prefixes.close()
-		g.transport.Close()
+		g.abandon()
 		return nil, err
 	}
 	g.groups = built
 	g.server, err = api.New(api.Options{
 		Config:   api.Config{Models: models, Settings: buildSettings(c), Keys: held.keys, AdminKeys: held.adminKeys},
 		Registry: g.registry, Tracker: g.tracker, Engines: g.engineKeys.over(g.transport), Metrics: g.metrics, Explain: g.explain, Log: o.Log, Access: o.Access, Seed: o.Seed,
+		Tracer: g.tracer,
 		Absent: func(id string) { g.absent.missed(id, time.Now()) }, Prefixes: g.prefixes.serveStatus,
 	})
 	if err != nil {
-		g.prefixes.close()
-		g.transport.Close()
+		g.abandon()
 		return nil, err
 	}
 	if err := g.introduce(c); err != nil {
-		g.prefixes.close()
 		g.server.Close()
-		g.transport.Close()
+		g.abandon()
 		return nil, err
 	}
 	select {
@@ -173,6 +176,24 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 		g.startWatch(o.WatchInterval)
 	}
 	return g, nil
+}
+
+// abandon takes down what there is of a gateway that has no server yet.
+func (g *Gateway) abandon() {
+	g.prefixes.close()
+	g.tracer.Close()
+	g.transport.Close()
+}
+
+// beginTracing makes the tracer, and turns it on where the configuration has it on.
+func (g *Gateway) beginTracing(c *config.Config, held *files) error {
+	g.tracer = tracing.New(tracing.Options{Log: g.log, Count: countSpans(g.metrics)})
+	next, err := g.tracer.Prepare(buildTracing(c, held))
+	if err != nil {
+		return err
+	}
+	next.Use()
+	return nil
 }
 
 // introduce begins to keep the engines.
@@ -337,6 +358,7 @@ func (g *Gateway) close() {
 	g.keeper.Close()
 	g.prefixes.close()
 	g.server.Close()
+	g.tracer.Close() // when no span is under way any more
 	g.transport.Close()
 	g.asking.CloseIdleConnections()
 }

@@ -140,6 +140,10 @@ func (g *Gateway) reloadLocked(ctx context.Context) (outcome string, err error) 
 // apply takes a configuration that has no faults. New engines are introduced first, while requests go on as before; then the
 // configuration is swapped; then the engines that it lacks go. Requests that began before keep the engines that they had.
 func (g *Gateway) apply(ctx context.Context, next *config.Config, held *files, models []*api.Model) error {
+	traces, err := g.tracer.Prepare(buildTracing(next, held))
+	if err != nil {
+		return err
+	}
 	old := g.cfg.Load()
 	gone, changed, come := diffTargets(buildTargets(&old.Discovery), buildTargets(&next.Discovery))
 	g.engineKeys.set(keysByURL(next, held, old, g.files))
@@ -157,11 +161,13 @@ func (g *Gateway) apply(ctx context.Context, next *config.Config, held *files, m
 		ids = append(ids, t.ID)
 	}
 	g.acquaint(ctx, ids)
-	err := g.server.Apply(api.Config{Models: models, Settings: buildSettings(next), Keys: held.keys, AdminKeys: held.adminKeys})
+	err = g.server.Apply(api.Config{Models: models, Settings: buildSettings(next), Keys: held.keys, AdminKeys: held.adminKeys})
 	if err != nil { // two models of one name, which the configuration has refused already
 		g.server.Unpin()
+		traces.Drop()
 		return err
 	}
+	traces.Use()
 	for _, t := range gone {
 		g.keeper.Remove(t.ID)
 		g.metrics.Forget("worker", t.ID)

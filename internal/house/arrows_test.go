@@ -95,23 +95,25 @@ var arrows = map[string][]string{
 	"internal/cache/fingerprint":  {"internal/cache/state"},                                                                  // reads model directories
 
 	// The shell of the gateway. What reads engines fills the core's types; only api joins the two.
-	"internal/gateway/api/body/lex":     {}, // JSON tokens: requests and answers are scanned by the same rules
-	"internal/gateway/api/body":         {"internal/gateway/api/body/lex"},
-	"internal/gateway/api/sse":          {"internal/gateway/api/body/lex"},
-	"internal/gateway/lifetime":         {},                                                                                 // contexts that cost little
-	"internal/gateway/sock":             {},                                                                                 // system calls on sockets that do not wait
-	"internal/gateway/chunked":          {},                                                                                 // how both sides read a chunk's size
-	"internal/gateway/upstream":         {"internal/gateway/chunked", "internal/gateway/sock"},                              // an HTTP client, which knows nothing of what it carries
-	"internal/gateway/downstream":       {"internal/gateway/chunked", "internal/gateway/lifetime", "internal/gateway/sock"}, // an HTTP server, which knows nothing of what it serves
-	"internal/gateway/tokens/jinja":     {},                                                                                 // a template and values to text; it knows neither models nor requests
-	"internal/gateway/tokens/template":  {"internal/gateway/tokens/jinja"},                                                  // a request's messages to the prompt
-	"internal/gateway/tokens":           {"internal/gateway/tokens/bpe", "internal/gateway/tokens/template"},                // joins the two: a request to its length
-	"internal/gateway/tokens/bpe":       {},                                                                                 // text to token ids, from a file; it knows neither requests nor engines
-	"internal/gateway/explain":          {"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/load"},    // the decision log keeps what selection took down
-	"internal/gateway/keyring":          {},
-	"internal/gateway/fleet/ask":        {},
-	"internal/gateway/load/source":      {"internal/gateway/fleet", "internal/gateway/load", "internal/gateway/fleet/ask"},
-	"internal/gateway/fleet/introspect": {"internal/gateway/fleet", "internal/gateway/load", "internal/gateway/fleet/ask"},
+	"internal/gateway/api/body/lex":        {}, // JSON tokens: requests and answers are scanned by the same rules
+	"internal/gateway/api/body":            {"internal/gateway/api/body/lex"},
+	"internal/gateway/api/sse":             {"internal/gateway/api/body/lex"},
+	"internal/gateway/lifetime":            {},                                                                                 // contexts that cost little
+	"internal/gateway/sock":                {},                                                                                 // system calls on sockets that do not wait
+	"internal/gateway/chunked":             {},                                                                                 // how both sides read a chunk's size
+	"internal/gateway/upstream":            {"internal/gateway/chunked", "internal/gateway/sock"},                              // an HTTP client, which knows nothing of what it carries
+	"internal/gateway/downstream":          {"internal/gateway/chunked", "internal/gateway/lifetime", "internal/gateway/sock"}, // an HTTP server, which knows nothing of what it serves
+	"internal/gateway/tokens/jinja":        {},                                                                                 // a template and values to text; it knows neither models nor requests
+	"internal/gateway/tokens/template":     {"internal/gateway/tokens/jinja"},                                                  // a request's messages to the prompt
+	"internal/gateway/tokens":              {"internal/gateway/tokens/bpe", "internal/gateway/tokens/template"},                // joins the two: a request to its length
+	"internal/gateway/tokens/bpe":          {},                                                                                 // text to token ids, from a file; it knows neither requests nor engines
+	"internal/gateway/explain":             {"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/load"},    // the decision log keeps what selection took down
+	"internal/gateway/tracing":             {"internal/gateway/explain", "internal/gateway/load"},                              // spans, in the words of the decision log
+	"internal/gateway/tracing/tracingtest": {},                                                                                 // a collector of spans
+	"internal/gateway/keyring":             {},
+	"internal/gateway/fleet/ask":           {},
+	"internal/gateway/load/source":         {"internal/gateway/fleet", "internal/gateway/load", "internal/gateway/fleet/ask"},
+	"internal/gateway/fleet/introspect":    {"internal/gateway/fleet", "internal/gateway/load", "internal/gateway/fleet/ask"},
 	// The keeper owns the fleet in time: it introduces engines, polls them and publishes views of them.
 	"internal/gateway/fleet/keeper": {
 		"internal/gateway/fleet", "internal/gateway/fleet/ask", "internal/gateway/fleet/introspect", "internal/gateway/load/source",
@@ -123,7 +125,7 @@ var arrows = map[string][]string{
 		"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load",
 		"internal/gateway/prefix", "internal/gateway/api/body", "internal/gateway/api/sse", "internal/gateway/explain", "internal/gateway/keyring", "internal/telemetry",
 		"internal/gateway/lifetime", "internal/gateway/upstream",
-		"internal/gateway/tokens/...",
+		"internal/gateway/tokens/...", "internal/gateway/tracing",
 	},
 	"internal/gateway": {"internal/gateway/...", "internal/telemetry"}, // wires one gateway from a configuration
 

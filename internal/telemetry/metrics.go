@@ -51,6 +51,8 @@ type Metrics struct {
 	ReloadedAt, ReloadOK prometheus.Gauge
 	// LoadPolls counts load polls by worker and outcome.
 	LoadPolls *prometheus.CounterVec
+	// Spans counts spans of traces by what became of them.
+	Spans *prometheus.CounterVec
 	// Prompt, Cached and Completion count tokens as the engines' usage tells them, by model.
 	Prompt, Cached, Completion *prometheus.CounterVec
 }
@@ -104,6 +106,7 @@ func New() *Metrics {
 	m.ReloadedAt = m.gauge("config_last_reload_timestamp_seconds", "When the configuration in use was taken, in Unix seconds.")
 	m.ReloadOK = m.gauge("config_last_reload_successful", "1 unless the last attempt to take another configuration was refused.")
 	m.LoadPolls = counter("load_polls_total", "Polls of an engine's load, by outcome.", "worker", "outcome")
+	m.Spans = counter("spans_total", "Spans of traces, by what became of them: exported, or why they were dropped.", "outcome")
 	m.Prompt = counter("prompt_tokens_total", "Prompt tokens as the engines count them.", "model")
 	m.Cached = counter("cached_prompt_tokens_total", "Prompt tokens that the engines did not compute again.", "model")
 	m.Completion = counter("completion_tokens_total", "Tokens that the engines generated.", "model")

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +15,8 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
 	"github.com/perigee-llm/perigee/internal/gateway/policy"
+	"github.com/perigee-llm/perigee/internal/gateway/tracing"
+	"github.com/perigee-llm/perigee/internal/gateway/tracing/tracingtest"
 	"github.com/perigee-llm/perigee/internal/telemetry"
 )
 
@@ -86,7 +89,10 @@ func relayServer(t testing.TB, engines http.RoundTripper) *Server {
 }
 
 // relay returns a function that passes one request of about a kilobyte through the handler.
-func relay(t testing.TB, stream bool, chunks int) func() {
+func relay(t testing.TB, stream bool, chunks int) func() { return relayTraced(t, stream, chunks, nil) }
+
+// relayTraced is the same with a tracer.
+func relayTraced(t testing.TB, stream bool, chunks int, tracer *tracing.Tracer) func() {
 	e := &cannedEngine{contentType: []string{"application/json"}, parts: [][]byte{[]byte(okAnswer)}, length: int64(len(okAnswer))}
 	text := `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("a", 950) + `"}]}`
 	if stream {
@@ -97,7 +103,9 @@ func relay(t testing.TB, stream bool, chunks int) func() {
 		e.parts = append(e.parts, []byte(doneEvent))
 		text = streamed(text)
 	}
-	h := relayServer(t, e).Public()
+	s := relayServer(t, e)
+	s.Tracer = tracer
+	h := s.Public()
 	w := &sink{header: http.Header{}}
 	body := bytes.NewReader(nil)
 	r, err := http.NewRequestWithContext(t.Context(), "POST", "http://gateway"+chatPath, io.NopCloser(body))
@@ -128,6 +136,42 @@ func BenchmarkRelay(b *testing.B) {
 			for b.Loop() {
 				one()
 			}
+		})
+	}
+}
+
+// BenchmarkTraced is the same of a JSON answer by what is traced: nothing, requests of which nothing is recorded, and all, with their export to a collector
+// in the same process.
+func BenchmarkTraced(b *testing.B) {
+	c := tracingtest.Start(b, nil)
+	c.Answer(func(http.ResponseWriter, *http.Request) {})
+	none, all := 0.0, 1.0
+	for _, x := range []struct {
+		name     string
+		settings *tracing.Settings
+	}{{"off", nil}, {"unsampled", &tracing.Settings{Endpoint: c.URL, Ratio: &none}}, {"sampled", &tracing.Settings{Endpoint: c.URL, Ratio: &all}}} {
+		b.Run(x.name, func(b *testing.B) {
+			var exported, dropped atomic.Int64
+			tracer := tracing.New(tracing.Options{Log: slog.New(slog.DiscardHandler), Count: func(outcome string, n int) {
+				if outcome == tracing.Exported {
+					exported.Add(int64(n))
+				} else {
+					dropped.Add(int64(n))
+				}
+			}})
+			defer tracer.Close()
+			p, err := tracer.Prepare(x.settings)
+			if err != nil {
+				b.Fatal(err)
+			}
+			p.Use()
+			one := relayTraced(b, false, 0, tracer)
+			b.ReportAllocs()
+			for b.Loop() {
+				one()
+			}
+			b.ReportMetric(float64(exported.Load())/float64(b.N), "exported/op")
+			b.ReportMetric(float64(dropped.Load())/float64(b.N), "dropped/op")
 		})
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/keyring"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix"
+	"github.com/perigee-llm/perigee/internal/gateway/tracing"
 )
 
 // usual are the counters that nearly every request counts on, looked up once.
@@ -60,6 +61,7 @@ type call struct {
 	started time.Time
 	id      string
 	key     uint64
+	trace   *tracing.Request // nil while tracing is off
 
 	*asked
 	held     int64 // bytes of what all bodies may take together
@@ -136,6 +138,7 @@ func (s *Server) completions(kind body.Kind) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := &call{usual: &usual, asked: questions.Get().(*asked), s: s, v: s.current.Load(), w: w, rc: *http.NewResponseController(w), r: r, path: path, started: time.Now(), id: requestID(r.Header)}
+		c.trace = s.Tracer.Begin(r, path, c.started)
 		c.key = bits.RotateLeft64(s.Seed, 17) ^ s.requests.Add(1)*0x9e3779b97f4a7c15
 		s.active.Add(1)
 		defer s.active.Add(-1)
@@ -247,7 +250,7 @@ func (c *call) prepare(kind body.Kind) *Error {
 		c.w.Header().Set("Allow", http.MethodPost)
 		return errMethod
 	}
-	if c.body, e = c.readBody(); e != nil {
+	if e = c.read(); e != nil {
 		return e
 	}
 	if err := c.facts.Scan(c.body, kind); err != nil {
@@ -268,7 +271,9 @@ func (c *call) prepare(kind body.Kind) *Error {
 	if e := c.applyContract(); e != nil {
 		return e
 	}
+	measuring := c.trace.Step("measure input")
 	c.in = c.measure()
+	measuring.Measured(c.inputTokens(), c.in.exact, c.in.source.String())
 	if out := c.facts.MaxOutput(); out.Known {
 		if out.N > math.MaxInt64-c.inputTokens() {
 			return badRequest("the requested output is beyond any model")
@@ -276,6 +281,16 @@ func (c *call) prepare(kind body.Kind) *Error {
 		c.peak = load.Known(c.inputTokens() + out.N)
 	}
 	return nil
+}
+
+// read reads the body.
+func (c *call) read() (e *Error) {
+	reading, code := c.trace.Step("read body"), ""
+	if c.body, e = c.readBody(); e != nil {
+		code = e.Code
+	}
+	reading.Read(len(c.body), code)
+	return e
 }
 
 // guardFields refuses or takes out what a client may not set.
@@ -362,6 +377,7 @@ func (c *call) tryAgain(last *failure) {
 		c.exclude = append(c.exclude, last.exclude)
 	}
 	c.s.Metrics.Attempts.WithLabelValues(last.answer.Code).Inc()
+	c.trace.NewAttempt(c.attempts+1, last.exclude, last.what)
 	c.s.Log.Info("new attempt", "request_id", c.id, "model", c.model.ID, "attempt", c.attempts+1, "failed", last.exclude, "because", last.what)
 }
 
@@ -394,11 +410,18 @@ func (c *call) selectEngines() error {
 	var err error
 	c.picked, err = c.entry.Attempt(now, func(t *bucket.Trace) (bucket.Selection, error) {
 		req.Trace = t
+		if c.trace.Records() {
+			t.Clock = func() time.Duration { return time.Since(now) }
+		}
 		sel, err := c.model.Resolver.Select(c.r.Context(), view, &req)
 		tries = t.Tries()
 		return sel, err
 	})
-	c.s.Metrics.SelectionSeconds.Observe(time.Since(now).Seconds())
+	took := time.Since(now)
+	c.s.Metrics.SelectionSeconds.Observe(took.Seconds())
+	if c.trace.Records() {
+		c.tracePicks(tries, now, took)
+	}
 	for i := range tries {
 		if t := &tries[i]; t.Err != nil {
 			c.s.Metrics.SelectionFailures.WithLabelValues(t.Policy, t.Failed()).Inc()
@@ -407,6 +430,18 @@ func (c *call) selectEngines() error {
 		}
 	}
 	return err
+}
+
+// tracePicks takes down each group that was asked in a selection that began at a time and took so long.
+func (c *call) tracePicks(tries []bucket.Try, at time.Time, took time.Duration) {
+	for i := range tries {
+		until := took
+		if i+1 < len(tries) {
+			until = tries[i+1].Began
+		}
+		told := explain.TryOf(tries[i], at)
+		c.trace.Pick(c.attempts, &told, at.Add(tries[i].Began), at.Add(until))
+	}
 }
 
 // refuse answers with an error of our own, unless the client has left or an answer has begun.
@@ -455,6 +490,27 @@ func (c *call) finish() {
 		})
 	}
 	c.logAccess(took)
+	if c.trace != nil {
+		c.endTrace(took)
+	}
+}
+
+// endTrace ends the request's span.
+func (c *call) endTrace(took time.Duration) {
+	e := tracing.End{
+		RequestID: c.id, Status: c.status, Code: c.code, Outcome: c.ending(), ClientLeft: c.clientLeft, Broken: c.broken,
+		Prompt: count(c.usage.Prompt), Cached: count(c.usage.Cached), Completion: count(c.usage.Completion),
+	}
+	if c.unanswered {
+		e.Status = 0
+	}
+	if c.model != nil {
+		e.Model, e.Stream, e.Tokens, e.Attempts = c.model.ID, c.streamed, c.inputTokens(), c.attempts
+	}
+	if b := c.picked.Bucket; b != nil {
+		e.Bucket, e.Worker = b.ID(), workersOf(&c.picked)
+	}
+	c.trace.End(&e, c.started.Add(took))
 }
 
 // ending says in the words of the dispatches' metric how the request ended for its client.

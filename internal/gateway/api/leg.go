@@ -16,6 +16,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/lifetime"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
 	"github.com/perigee-llm/perigee/internal/gateway/policy"
+	"github.com/perigee-llm/perigee/internal/gateway/tracing"
 	"github.com/perigee-llm/perigee/internal/gateway/upstream"
 )
 
@@ -51,8 +52,10 @@ type leg struct {
 	limit  time.Duration // for the whole answer, from sentAt
 	rid    string        // by which the engine can abort it; empty: it cannot
 
-	before *leg // of the same request
+	before *leg         // of the same request
+	span   *tracing.Leg // nil while tracing is off
 	ended  bool
+	status uint16 // of the answer; 0: none came
 
 	silence struct {
 		sync.Mutex
@@ -95,6 +98,7 @@ func (c *call) begin(parent context.Context, p *policy.Pick, stage fleet.Stage, 
 	if stage != fleet.Decode {
 		l.guard.Computes(uncached(p, tokens), stage == fleet.Plain && !c.streamed)
 	}
+	l.span = c.trace.Leg(w.ID, w.URL, l.mode, c.attempts)
 	l.before, c.legs = c.legs, l
 	return l, nil
 }
@@ -132,7 +136,9 @@ func (l *leg) end(o fleet.Outcome, label string) {
 	}
 	l.life.End(nil)
 	l.guard.Release()
-	l.s.Registry.Done(l.ticket, o, time.Now())
+	now := time.Now()
+	l.s.Registry.Done(l.ticket, o, now)
+	l.span.End(int(l.status), label, now)
 	l.s.Metrics.WorkerRequests.WithLabelValues(l.worker.ID, l.model, l.mode, label).Inc()
 }
 
@@ -173,7 +179,7 @@ func (l *leg) send(path string, header http.Header, pieces [][]byte, limit time.
 	l.sentAt, l.limit, l.url = time.Now(), limit, joinURL(l.worker.URL, path)
 	l.clock = time.AfterFunc(limit, l.timedOut)
 	req := (&http.Request{
-		Method: http.MethodPost, URL: &l.url, Header: header, ContentLength: lengthOf(pieces),
+		Method: http.MethodPost, URL: &l.url, Header: l.span.Send(http.MethodPost, path, header, l.sentAt), ContentLength: lengthOf(pieces),
 		Body: newBodyReader(pieces),
 	}).WithContext(&l.life)
 	resp, err := l.s.Engines.RoundTrip(req)
@@ -185,13 +191,19 @@ func (l *leg) send(path string, header http.Header, pieces [][]byte, limit time.
 		}
 		return nil, err
 	}
-	l.connected, l.answered = true, true
+	l.connected, l.answered, l.status = true, true, uint16(resp.StatusCode)
 	resp.Request = nil // it has the body
 	return resp, nil
 }
 
 // blame says what an error before the end of an answer means: for the engine's breaker, for the metrics, and for the client.
 func (l *leg) blame(err error) (fleet.Outcome, string, *failure) {
+	outcome, label, f := l.judgeError(err)
+	l.span.Blame(f.answer.Code, f.what)
+	return outcome, label, f
+}
+
+func (l *leg) judgeError(err error) (fleet.Outcome, string, *failure) {
 	id := l.worker.ID
 	switch cause := lifetime.Cause(&l.life); {
 	case cause == causeStale:

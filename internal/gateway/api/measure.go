@@ -150,7 +150,13 @@ func (c *call) ask(in *input) {
 	if question == nil {
 		return
 	}
-	n, ids, err := c.s.askTokens(c.r.Context(), w, question, engineHeader(c.r.Header, c.id, false), c.model.Prefixes)
+	span := c.trace.Leg(w.ID, w.URL, "tokenize", 0)
+	header := span.Send(http.MethodPost, "/tokenize", engineHeader(c.r.Header, c.id, false), time.Now())
+	n, ids, err := c.s.askTokens(c.r.Context(), w, question, header, c.model.Prefixes)
+	if err != nil {
+		span.Blame("not_counted", err.Error())
+	}
+	span.End(0, "", time.Now())
 	if err != nil || n < 1 || n > int64(len(c.body))+templateTokens {
 		return
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/perigee-llm/perigee/internal/gateway/api/body"
 	"github.com/perigee-llm/perigee/internal/gateway/api/sse"
+	"github.com/perigee-llm/perigee/internal/gateway/tracing"
 )
 
 // record is one line of the access log while it is put together: a JSON object as slog writes it, {"time","level","msg"} first, whose names and
@@ -78,6 +79,9 @@ func (c *call) logAccess(took time.Duration) {
 	if c.code != "" {
 		r.text("error_code", c.code)
 	}
+	if id := c.traceID(); id != "" {
+		r.text("trace_id", id)
+	}
 	if c.caller != nil {
 		r.text("key", c.caller.Name)
 	}
@@ -109,6 +113,14 @@ func (c *call) logAccess(took time.Duration) {
 	}
 	*r = append(*r, '}', '\n')
 	_, _ = c.s.Access.Write(*r) // a log that fails is no reason to fail a request
+}
+
+// traceID returns the trace that the request is a part of: ours, or, while tracing is off, that of which the client says so. Empty: none.
+func (c *call) traceID() string {
+	if c.trace != nil {
+		return c.trace.TraceID()
+	}
+	return tracing.TraceID(c.r.Header)
 }
 
 // shortMethod bounds a method, which is any token of the client's, to what a log needs to know it.

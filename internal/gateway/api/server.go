@@ -15,6 +15,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
 	"github.com/perigee-llm/perigee/internal/gateway/tokens"
+	"github.com/perigee-llm/perigee/internal/gateway/tracing"
 	"github.com/perigee-llm/perigee/internal/telemetry"
 )
 
@@ -76,6 +77,8 @@ type Options struct {
 	Metrics *telemetry.Metrics
 	Explain *explain.Log
 	Log     *slog.Logger
+	// Tracer makes the spans of requests for completions; nil: there are none.
+	Tracer *tracing.Tracer
 	// Access gets a line for each request, a JSON object, each with one Write, which may be called at once and must not keep what it is
 	// given; nil: none.
 	Access io.Writer

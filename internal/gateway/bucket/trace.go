@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/policy"
@@ -14,6 +15,8 @@ type Trace struct {
 	tries []Try
 	// perGroup bounds the candidates that are kept of each group.
 	perGroup int
+	// Clock says how long the selection has taken so far; nil: nobody wants to know when which group was asked. Reset takes it out.
+	Clock func() time.Duration
 }
 
 // Try is one group's pick as it went.
@@ -29,6 +32,8 @@ type Try struct {
 	Err  error
 	// MoreRejections counts the rejections beyond the first RejectionsKept, which Err does not have.
 	MoreRejections int
+	// Began is when the group was asked, from the selection's beginning, if the trace has a clock. It had until the next was.
+	Began time.Duration
 }
 
 // RejectionsKept bounds the rejections that a try keeps: enough to see who is full, where a group may have a thousand engines that
@@ -64,7 +69,7 @@ func (t *Trace) Tries() []Try {
 // Reset empties the trace and keeps its memory.
 func (t *Trace) Reset() {
 	if t != nil {
-		t.tries = t.tries[:0]
+		t.tries, t.Clock = t.tries[:0], nil
 	}
 }
 
@@ -84,6 +89,9 @@ func (t *Trace) begin(bucket string, stage fleet.Stage, policyName string, candi
 		looked = make([]policy.Considered, 0, t.perGroup)
 	}
 	*y = Try{Bucket: bucket, Stage: stage, Policy: policyName, Candidates: candidates, Looked: policy.Trace{Considered: looked}}
+	if t.Clock != nil {
+		y.Began = t.Clock()
+	}
 	return y
 }
 

@@ -21,6 +21,7 @@ func (d *decoder) compare(c *Config) {
 	d.comparePrefixIndex(c)
 	d.compareClientFields(c)
 	d.comparePeers(c.Peers)
+	d.compareTracing(c.Tracing)
 	d.compareNames(c.Models)
 	for i := range c.Models {
 		d.compareModel(index("models", i), &c.Models[i])

@@ -48,6 +48,8 @@ type Flags struct {
 	LogLevel  Once `name:"log-level" path:"log.level" as:"text" placeholder:"LEVEL" group:"Logging" help:"debug, info, warn or error (default: info)."`
 	LogFormat Once `name:"log-format" path:"log.format" as:"text" placeholder:"text|json" group:"Logging" help:"How log lines are written (default: text)."`
 
+	OTLPTracesEndpoint Once `name:"otlp-traces-endpoint" path:"tracing.endpoint" as:"text" placeholder:"URL" group:"Logging" help:"Make spans of requests and send them to this OpenTelemetry collector, by OTLP/HTTP (default: none)."`
+
 	CBThreshold       Once `name:"cb-threshold" path:"breaker.threshold" as:"num" placeholder:"N" group:"Breaker" help:"Failures in a row that take an engine out (default: 3)."`
 	HeaderTimeoutSecs Once `name:"header-timeout-secs" path:"server.clients.header_timeout" as:"secs" placeholder:"SECS" group:"Server" help:"How long a client may take over a request's head (default: 10)."`
 	IdleTimeoutSecs   Once `name:"idle-timeout-secs" path:"server.clients.idle_timeout" as:"secs" placeholder:"SECS" group:"Server" help:"How long a client's connection is kept between requests (default: 120)."`

@@ -63,6 +63,8 @@ func (c *Config) fields() []field {
 		{key: "breaker", val: sub(&c.Breaker), doc: "The circuit breaker of each engine; it is always on."},
 		{key: "load", val: sub(&c.Load), doc: "How engines are asked for their load."},
 		{key: "log", val: sub(&c.Log), doc: "Logging; it goes to stderr."},
+		{key: "tracing", val: optional(&c.Tracing, itself),
+			doc: "Spans of requests, for an OpenTelemetry collector; none when not given. `tracing: {}` leaves everything to the environment and the defaults. See [traces](operations.md#traces)."},
 	}
 }
 

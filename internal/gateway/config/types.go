@@ -14,6 +14,7 @@ type Config struct {
 	Breaker      Breaker
 	Load         Load
 	Log          Log
+	Tracing      *Tracing // nil: no spans are made
 }
 
 // Model is one base model that the gateway serves.

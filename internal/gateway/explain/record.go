@@ -104,7 +104,7 @@ func (e *Entry) renderLocked() Record {
 			at.Bucket = a.selection.Bucket.ID()
 		}
 		for _, t := range a.trace.Tries() {
-			at.Tries = append(at.Tries, renderTry(t, a.at))
+			at.Tries = append(at.Tries, TryOf(t, a.at))
 		}
 		r.Attempts = append(r.Attempts, at)
 	}
@@ -119,7 +119,8 @@ func (e *Entry) renderLocked() Record {
 	return r
 }
 
-func renderTry(t bucket.Try, at time.Time) Try {
+// TryOf renders one group that was asked at a time.
+func TryOf(t bucket.Try, at time.Time) Try {
 	out := Try{
 		Bucket: t.Bucket, Stage: t.Stage.String(), Policy: t.Policy, Live: t.Candidates,
 		Omitted: t.Looked.Omitted, Reason: string(t.Pick.Reason), Floored: t.Pick.Floored,

@@ -56,14 +56,18 @@ func (t *Try) text(b *strings.Builder) {
 	case t.Source != "":
 		fmt.Fprintf(b, "      prefixes by %s\n", t.Source)
 	}
-	for i := range t.Considered {
-		t.Considered[i].text(b, t.Considered[i].Engine == t.Picked)
+	for i, line := range t.Seen() {
+		mark := "   "
+		if t.Considered[i].Engine == t.Picked {
+			mark = " > "
+		}
+		b.WriteString("     " + mark + line + "\n")
 	}
 	if t.Omitted > 0 {
 		fmt.Fprintf(b, "        and %s more that it looked at\n", Grouped(int64(t.Omitted)))
 	}
-	for _, x := range t.Rejections {
-		fmt.Fprintf(b, "      refused %s: at its %s\n", x.Engine, x.Limit)
+	for _, line := range t.Refused() {
+		b.WriteString("      refused " + line + "\n")
 	}
 	if t.MoreRejections > 0 {
 		fmt.Fprintf(b, "      refused %s\n", plural(t.MoreRejections, "more engine"))
@@ -81,12 +85,27 @@ func (t *Try) text(b *strings.Builder) {
 	}
 }
 
-func (c *Candidate) text(b *strings.Builder, picked bool) {
-	mark := "   "
-	if picked {
-		mark = " > "
+// Seen tells the candidates that are kept as the policy saw them, in a line each.
+func (t *Try) Seen() []string {
+	lines := make([]string, len(t.Considered))
+	for i := range t.Considered {
+		lines[i] = t.Considered[i].text()
 	}
-	fmt.Fprintf(b, "     %s%s: in flight %s", mark, c.Engine, Grouped(c.InFlight))
+	return lines
+}
+
+// Refused tells the engines that admission refused, and why, in a line each.
+func (t *Try) Refused() []string {
+	lines := make([]string, len(t.Rejections))
+	for i, x := range t.Rejections {
+		lines[i] = x.Engine + ": at its " + x.Limit
+	}
+	return lines
+}
+
+func (c *Candidate) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: in flight %s", c.Engine, Grouped(c.InFlight))
 	if c.Score.IsKnown() {
 		b.WriteString(", score " + count(c.Score))
 	}
@@ -103,11 +122,12 @@ func (c *Candidate) text(b *strings.Builder, picked bool) {
 	}
 	p := c.Report
 	if p == nil {
-		b.WriteString("; its own report unknown (none that is fresh and complete)\n")
-		return
+		b.WriteString("; its own report unknown (none that is fresh and complete)")
+		return b.String()
 	}
-	fmt.Fprintf(b, "; reported %s ago: running %s, waiting %s, waiting uncached %s, KV %s of %s, queue %s\n",
+	fmt.Fprintf(&b, "; reported %s ago: running %s, waiting %s, waiting uncached %s, KV %s of %s, queue %s",
 		milliseconds(p.AgeMillis), count(p.Running), count(p.Waiting), tokens(p.WaitingUncached), count(p.Used), tokens(p.Capacity), queue(p.QueueMicros))
+	return b.String()
 }
 
 func (r *Record) endText(b *strings.Builder) {
