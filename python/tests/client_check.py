@@ -209,6 +209,29 @@ def check_pool(path):
         s.restore(a.lease, 0, lambda i, view: seen.append(bytes(view)))  # and by the other route
         assert seen == [page(11, i) for i in range(2)]
 
+        # Asking and restoring in one.
+        for i in range(16):
+            memory.set(i, bytes(PAGE))
+        got = s.fetch(0, names(11, 9), [memory.at(5 + i) for i in range(9)])
+        assert got == (8, 8, "done", "found"), got
+        assert [memory.get(5 + i) for i in range(9)] == [page(11, i) for i in range(8)] + [bytes(PAGE)]
+        lines = client.pack_lines([(3, 0, memory.half // 5, memory.half), (3, memory.middle, (PAGE - memory.half) // 5, PAGE - memory.half)])
+        got = s.fetch(0, b"".join(names(11, 3)), client.Lines(lines, struct.pack("<3Q", 5 * 15, 5 * 2, 0)), request="r")
+        assert got == (3, 3, "done", "found") and [memory.get(i) for i in (15, 2, 0)] == [page(11, i) for i in range(3)], got
+        before = memory.map[:]
+        for wanted, options in ((names(12, 2), {}), (names(11, 9), {"whole": True})):
+            got = s.fetch(0, wanted, [memory.at(i) for i in range(len(wanted))], **options)
+            assert got == (0, 0, "done", "missing") and memory.map[:] == before, got
+        for wrong, why in (([memory.at(0)], "invalid"), ([memory.at(0)] * 2, "overlap"), ([memory.at(0), memory.at(99)], "invalid"),
+                           (client.Lines(lines, struct.pack("<2Q", 5, 1 << 63)), "invalid"), (client.Lines(lines, struct.pack("<2Q", 5, 5)), "overlap")):
+            try:
+                s.fetch(0, names(11, 2), wrong)
+                raise AssertionError(wrong)
+            except client.Refused as e:
+                assert e.name == why, (e, wrong)
+        for i in range(8):
+            memory.set(i, page(11, i))
+
         # Mistakes are refused, and the session goes on.
         for wrong, why in (([memory.at(0)], "invalid"), ([memory.at(0)] * 2, "overlap"), ([memory.at(0), memory.at(99)], "invalid"), ([memory.at(0), memory.at(1, 9)], "invalid")):
             a = s.query([(0, names(11, 2))])

@@ -5,6 +5,7 @@ import contextlib
 import os
 import pathlib
 import random
+import select
 import socket
 import struct
 import sys
@@ -24,7 +25,7 @@ SEED = int(sys.argv.pop()) if len(sys.argv) > 1 and sys.argv[-1].isdigit() else 
 PARSERS = {
     "welcome": wire.welcome, "registered": wire.registered, "arenas": wire.arenas, "granted": wire.granted, "published": wire.published, "ready": wire.ready,
     "candidates": wire.candidates, "plan": wire.plan, "spoiled": wire.spoiled, "copied_out": wire.copied_out, "restored": wire.restored, "refused": wire.refused,
-    "closing": wire.closing, "copied_in": lambda r: wire.copied_in(r, 3),
+    "closing": wire.closing, "copied_in": lambda r: wire.copied_in(r, 3), "fetched": wire.fetched,
 }
 
 P = struct.pack
@@ -35,7 +36,7 @@ GOOD = {
     "published": P("<QII", 1, 2, 3), "ready": P("<QQBII", 1, 1, 0, 4, 9) + wire.u32s([3, 2]) + wire.u32s([0]),
     "candidates": P("<QQI", 1, 1, 2) + wire.u32s([1]) + wire.u32s([2, 3]), "plan": P("<IIIIII", 1, 2, 0, 0, 1, 1) + P("<IIIIQ", 0, 3, 4, 5000, 9),
     "spoiled": P("<IIII", 1, 2, 0, 5), "copied_out": P("<IIIBII", 1, 2, 0, 2, 3, 4), "restored": P("<IIB", 1, 2, 1), "refused": P("<BHI", 1, 8, 0) + wire.text("why"),
-    "closing": P("<H", 12) + wire.text("late"), "copied_in": P("<I", 3) + b"\0\1\2",
+    "closing": P("<H", 12) + wire.text("late"), "copied_in": P("<I", 3) + b"\0\1\2", "fetched": P("<BBII", 0, 2, 4, 3),
 }
 
 
@@ -45,7 +46,7 @@ class Parsing(unittest.TestCase):
             "welcome": (1, "p", 8, 8, 8192), "registered": (bytes(16), bytes(32)), "arenas": [(0, 1, 4096, 4096)] * 2,
             "granted": ([(0, P("<III", 0, 1, 7))] * 2, (5, 6)), "published": (1, 2, 3), "ready": ("found", 4, 9, [3, 2], [0]), "candidates": ([1], [2, 3]),
             "plan": (0, 1, [(0, 3, 4, 5000, 9)]), "spoiled": 5, "copied_out": (3, 4, "mismatch"), "restored": True, "refused": (8, "why"), "closing": (12, "late"),
-            "copied_in": b"\0\1\2",
+            "copied_in": b"\0\1\2", "fetched": ("found", "mismatch", 4, 3),
         }
         for name, parse in PARSERS.items():
             self.assertEqual(parse(wire.Reader(GOOD[name])), want[name], name)
@@ -238,6 +239,88 @@ class Lying(unittest.TestCase):
                 with self.assertRaises(client.Lost):
                     s.restore_into(client.Lease(1, 1, [1], [0]), 0, client.session.Pages([1], P("<IQI", 3, 0, 4096)))
                 self.assertTrue(m.ended.acquire(timeout=20), "it did not wait for the Manager's end")
+
+
+    def test_a_fetch(self):
+        said = lambda *v: frame(wire.FETCHED, REF, P("<BBII", *v))
+        pages = client.session.Pages([1, 1], P("<IQIIQI", 3, 0, 4096, 3, 4096, 4096))
+        for name, answer, want in (
+            ("all", said(0, 0, 2, 2), client.Fetched(2, 2, "done", "found")), ("some", said(0, 2, 2, 1), client.Fetched(1, 2, "mismatch", "found")),
+            ("nothing", said(1, 0, 0, 0), client.Fetched(0, 0, "done", "missing")), ("busy", frame(wire.BUSY, REF, P("<QQ", 0, 0)), None),
+        ):
+            with self.subTest(name), self.session(query=answer) as (s, _):
+                self.assertEqual(s.fetch(0, [bytes(32)] * 2, pages), want)
+        for name, answer in (("short", frame(wire.FETCHED, REF, b"\1")), ("more good than there are", said(0, 0, 1, 2)), ("nothing, and found", said(0, 0, 0, 0)),
+                             ("failed, and all good", said(0, 1, 2, 2)), ("done, and not all", said(0, 0, 2, 1)), ("another", frame(wire.PONG, REF)), ("the end", frame(wire.CLOSING, 0, GOOD["closing"]))):
+            with self.subTest(name), self.session(query=answer) as (s, m):
+                with self.assertRaises(client.Lost):
+                    s.fetch(0, [bytes(32)] * 2, pages)
+                self.assertTrue(m.ended.acquire(timeout=20), "it did not wait for the Manager's end")
+
+    def test_the_bytes_of_a_fetch(self):
+        """As internal/cache/channel/wire has them in TestFetchBytes."""
+        sent = []
+        s = client.Session.__new__(client.Session)
+        s._query = None
+
+        def send(link, kind, body):
+            sent.append((kind, body.hex()))
+            raise client.Lost("enough")
+
+        s._send = send
+        for pages, options in (
+            (client.Lines(client.pack_lines([(3, 1 << 40, 512, 4096)]), P("<Q", 16)), {"whole": True, "request": "r"}), ([[(3, 1 << 40, 4096)]], {"scope": 7}),
+        ):
+            with self.assertRaises(client.Lost):
+                s.fetch(2 if "request" in options else 0, b"\xab" * 32 if "request" in options else b"", pages, **options)
+        self.assertEqual(sent, [
+            (23, "00000000" "02000000" "01" "01000000" "72" "01000000" + "ab" * 32 + "00000000" "00000000" "01000000" "03000000" "0000000000010000" "00020000" "00100000" "01000000" "1000000000000000"),
+            (23, "07000000" "00000000" "00" "00000000" "00000000" "01000000" "01000000" "01000000" "03000000" "0000000000010000" "00100000" "00000000" "00000000"),
+        ])
+
+    def test_a_fetch_that_is_never_read_is_taken_back(self):
+        """Its time is up: then the Manager finds the end of what we say before it can begin, and our pieces are ours."""
+        here, there = socket.socketpair()
+        with there:
+            s = client.Session.__new__(client.Session)
+            s._timeout, s._answers, s._links = 0.05, {}, []
+            s._query = link = wire.Link.__new__(wire.Link)
+            link.sock, link.epoch, link.session, link.ref, link.buffer, link.fds = here, 1, 1, 0, bytearray(), []
+            here.settimeout(0.05)
+            pages = client.session.Pages([1], P("<IQI", 3, 0, 4096))
+            with self.assertRaises(client.Lost):
+                s.fetch(0, [bytes(32)], pages)
+            p = select.poll()
+            p.register(there, select.POLLRDHUP)
+            self.assertTrue(p.poll(0), "the Manager would begin")
+            head = there.recv(wire.HEADER.size)
+            self.assertEqual((head[4], len(there.recv(4096))), (wire.FETCH, int.from_bytes(head[:4], "little")))
+            here.close()
+
+    def test_a_fetch_that_was_read_is_waited_for(self):
+        """However long it takes: the timeout is not for copies."""
+        here, there = socket.socketpair()
+        with here, there:
+            s = client.Session.__new__(client.Session)
+            s._timeout, s._answers, s._links = 0.02, {}, []
+            s._query = link = wire.Link.__new__(wire.Link)
+            link.sock, link.epoch, link.session, link.ref, link.buffer, link.fds = here, 1, 1, 0, bytearray(), []
+            here.settimeout(0.02)
+            waits, wait = threading.Event(), s._last
+            s._last = lambda *a: waits.set() or wait(*a)  # when the time is up
+
+            def manager():
+                head = Manager._read(there, wire.HEADER.size)
+                n, _, _, _, ref, *_ = wire.HEADER.unpack(head)
+                Manager._read(there, n)
+                waits.wait(20)
+                there.sendall(frame(wire.FETCHED, ref, P("<BBII", 0, 0, 1, 1)))
+
+            t = threading.Thread(target=manager)
+            t.start()
+            got = s.fetch(0, [bytes(32)], client.session.Pages([1], P("<IQI", 3, 0, 4096)))
+            t.join()
+            self.assertEqual((got, waits.is_set(), here.gettimeout()), (client.Fetched(1, 1, "done", "found"), True, 0.02))
 
 
 class Fingerprints(unittest.TestCase):

@@ -343,6 +343,39 @@ class FakeManager:
         return client.RestoredInto(len(names), len(names), "done")
 
 
+    busy = staticmethod(lambda: False)  # a query would have to wait
+
+    def fetch(self, group, names, pages, whole=False):
+        self.asked += 1
+        if self.lost:
+            raise client.Lost("on purpose")
+        if self.busy():
+            return None
+        if isinstance(names, bytes):
+            names = [names[i:i + 32] for i in range(0, len(names), 32)]
+        if isinstance(pages, client.Lines):
+            pages = self._spelt(pages)
+        runs = list(self._runs(pages))
+        assert len(runs) == len(names)
+        hits = restorable.leading([i for i, n in enumerate(names) if (group, n) in self.pages], len(names))
+        if not hits or whole and hits < len(names):
+            return client.Fetched(0, 0, "done", "missing")
+        self.number += 1
+        self.leases[self.number] = (group, names[:hits])
+        r = self.restore_into(Lease(self.number, 1, [hits], [0]), 0, client.Pages(pages.counts[:hits], pages.pieces[:16 * sum(pages.counts[:hits])]))
+        self.fetched += r.good
+        return client.Fetched(r.good, r.total, r.outcome, "found")
+
+    fetched = 0
+
+    @staticmethod
+    def _spelt(pages):
+        (n,), lines = struct.unpack_from("<I", pages.lines), list(struct.iter_unpack("<IQII", pages.lines[4:]))
+        assert n == len(lines)
+        places = struct.unpack(f"<{len(pages.places) // 8}Q", pages.places)
+        return client.Pages([n] * len(places), b"".join(struct.pack("<IQI", pool, at + step * p, size) for p in places for pool, at, step, size in lines))
+
+
 class FakeKeeper:
     up = True
 
@@ -511,19 +544,102 @@ class Storing(unittest.TestCase):
 
 
 class StoringFromPools(Storing):
-    """The same where the Manager copies."""
+    """The same where the Manager copies, one that does not know how to ask and restore in one."""
 
     def setUp(self):
         super().setUp()
         self.m.base, self.k.offered = self.host.base, True
         self.m.restore = self.m.publish = None
+        self.fetches = []
+        self.m.fetch = self.unknown
         self.s._shared = pools.Shared([(self.host.base, len(self.host.memory), -1)])
+
+    def unknown(self, *_, **__):
+        self.fetches.append(1)
+        raise client.Refused(36)
+
+    def test_it_is_asked_once_whether_it_can(self):
+        names, _ = self.put(1, 0, 5)
+        self.assertEqual((self.get(names, 10), self.get(names, 20), len(self.fetches)), ([True] * 5, [True] * 5, 1))
 
     def test_what_lies_elsewhere_is_not_covered(self):
         s, other = self.s._shared, HostPool(2)
         self.assertTrue(s.covers(self.pool.places(self.host.slots(0, 31), 2)))
         self.assertFalse(s.covers(pools.Pool("kv", 0, other, other.slots(0)).places(other.slots(0), 1)))
         self.assertFalse(s.covers([[(self.host.base + len(self.host.memory) - 1, 2)]]))
+
+
+class StoringByFetching(StoringFromPools):
+    """The same where it asks and restores in one."""
+
+    def setUp(self):
+        super().setUp()
+        del self.m.fetch
+
+    test_it_is_asked_once_whether_it_can = None
+
+    def test_one_exchange(self):
+        names, _ = self.put(1, 0, 5)
+        asked = self.m.asked
+        got = self.s.get(0, b"".join(names), self.pool.places(self.host.slots(*range(10, 15)), 5))
+        self.assertEqual((got, self.m.asked - asked), ([True] * 5, 1))
+        self.assertEqual([self.host.page(10 + i) for i in range(5)], [self.host.page(i) for i in range(5)])
+        self.assertEqual((self.get(names[::-1], 20), self.m.asked - asked, self.m.fetched), ([True] * 5, 2, 10))
+
+    def test_where_it_would_wait_the_other_way_does(self):
+        names, _ = self.put(1, 0, 5)
+        self.m.busy = lambda: True
+        self.assertEqual((self.get(names, 10), self.m.fetched), ([True] * 5, 0))
+        self.m.busy = lambda: False
+        self.assertEqual((self.get(names, 20), self.m.fetched), ([True] * 5, 5))
+
+    def test_random_lives(self):
+        r = random.Random(7)
+        self.m.busy = lambda: r.random() < 0.2
+        super().test_random_lives()
+        self.assertGreater(self.m.fetched, 20)
+
+    def test_a_restore_that_is_refused_gives_its_lease_back(self):
+        self.m.busy = lambda: True
+        super().test_a_restore_that_is_refused_gives_its_lease_back()
+
+    def test_a_fetch_that_is_refused(self):
+        names, _ = self.put(9, 0, 4)
+        self.m.fetch = self.refuse
+        self.assertEqual(self.get(names, 8), [False] * 4)
+        del self.m.fetch
+        self.assertEqual(self.get(names, 8), [True] * 4, "it is tried again")
+
+    def refuse(self, *_, **__):
+        raise client.Refused(11)
+
+
+class StoringAtEqualDistances(StoringByFetching):
+    """The same with pages at equal distances, of slots that divide them and of others."""
+
+    def setUp(self):
+        super().setUp()
+        self.pool = pools.Pool("kv", 0, self.host, self.host.slots(0), self.host.slots(0, 1))
+        self.assertEqual(self.pool._unit, 1)
+        self.assertIsInstance(self.s._shared.lines(self.pool.places(self.host.slots(2), 1)), client.Lines)
+
+
+class StoringOddPages(StoringByFetching):
+    def setUp(self):
+        super().setUp()
+        self.host = HostPool(32, 23, 41)
+        self.host.memory[:] = random.Random(5).randbytes(len(self.host.memory))
+        self.m.base = self.host.base
+        self.s._shared = pools.Shared([(self.host.base, len(self.host.memory), -1)])
+        self.pool = pools.Pool("kv", 0, self.host, self.host.slots(0), self.host.slots(0, 1))
+        self.assertEqual(self.pool._unit, P)
+        self.assertIsInstance(self.s._shared.lines(self.pool.places(self.host.slots(2), 1)), client.Lines)
+
+    def test_what_lies_elsewhere_is_not_covered(self):
+        end = self.host.base + len(self.host.memory) - 1
+        one = pools.Shared([(self.host.base, 32 * 23, -1)])  # keys alone
+        self.assertIsNone(one.lines(self.pool.places(self.host.slots(2), 1)))
+        self.assertFalse(self.s._shared.covers([[(end, 2)]]))
 
 
 class Session:

@@ -65,6 +65,21 @@ func (r *receiver) drop() {
 	}
 }
 
+// HungUp says that the peer will say nothing more: it has ended, or shut its end for writing. For the connection's own Frame only.
+func (c *Conn) HungUp() bool {
+	raw, err := c.uc.SyscallConn()
+	if err != nil {
+		return true
+	}
+	up := false
+	raw.Control(func(fd uintptr) {
+		p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+		_, err = unix.Poll(p[:], 0)
+		up = err == nil && p[0].Revents&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR) == 0
+	})
+	return !up
+}
+
 // TakeFile gives the descriptor that came with the frame in hand to the caller, who closes it; nil if none arrived, or it was taken. For
 // the connection's own Frame only.
 func (c *Conn) TakeFile() *os.File {

@@ -9,7 +9,7 @@ import (
 
 // act lets a client say something: mostly what makes sense, now and then what does not.
 func (s *sim) act(c *client) {
-	switch n := s.r.IntN(47); {
+	switch n := s.r.IntN(49); {
 	case n >= 40:
 		s.copies(c)
 	case n < 8:

@@ -66,4 +66,5 @@ const (
 	KindOutDone
 	KindSealedRun
 	KindRetire
+	KindFetch
 )

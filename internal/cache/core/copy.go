@@ -11,6 +11,7 @@ type copying struct {
 	id       CopyID
 	sess     *session
 	out      bool
+	fetch    bool // of a Fetch, whose lease nobody else has
 	lease    LeaseID
 	consumer uint32
 	total    uint32
@@ -164,7 +165,11 @@ func (c *Core) outDone(e *OutDone) {
 	if e.Outcome == Mismatch {
 		c.corrupt(l, e.Good)
 	}
-	if n.sess.live {
+	switch {
+	case !n.sess.live:
+	case n.fetch:
+		c.do(Fetched{n.sess.id, n.id, Found, e.Outcome, n.total, min(e.Good, n.total)})
+	default:
 		c.do(CopiedOut{n.sess.id, n.id, n.lease, n.consumer, e.Outcome, min(e.Good, n.total), n.total})
 	}
 	c.settleLease(n.lease.Index)

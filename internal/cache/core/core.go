@@ -192,6 +192,8 @@ func (c *Core) client(ev Event) {
 		c.publishFrom(e)
 	case *RestoreInto:
 		c.restoreInto(e)
+	case *Fetch:
+		c.fetch(e)
 	default:
 		panic("core: an event of no known type")
 	}

@@ -2,6 +2,7 @@ package core
 
 import (
 	"cmp"
+	"math/bits"
 	"slices"
 )
 
@@ -26,6 +27,51 @@ const MaxPieces = 1 << 16
 func (p *Pages) Page(i, at int) (pieces []Piece, next int) {
 	next = at + int(p.Counts[i])
 	return p.Pieces[at:next:next], next
+}
+
+// first is the first n pages.
+func (p *Pages) first(n int) Pages {
+	at := 0
+	for _, k := range p.Counts[:n] {
+		at += int(k)
+	}
+	return Pages{p.Counts[:n], p.Pieces[:at]}
+}
+
+// Line is where pages that lie at equal distances have one of their pieces: that of the page at n is Length bytes at Offset + n × Distance.
+type Line struct {
+	Pool     uint32
+	Offset   uint64
+	Distance uint32
+	Length   uint32
+}
+
+// Lines says where pages lie at equal distances: for the page at each place a piece of each line, line by line. Places are what the client counts in, pages
+// or an engine's slots.
+type Lines struct {
+	Lines  []Line
+	Places []uint64
+}
+
+// Pages spells the pieces out. It is false for more than MaxPieces, and for offsets that no memory has.
+func (l *Lines) Pages() (p Pages, ok bool) {
+	if uint64(len(l.Lines))*uint64(len(l.Places)) > MaxPieces {
+		return Pages{}, false
+	}
+	p = Pages{Counts: make([]uint32, len(l.Places)), Pieces: make([]Piece, 0, len(l.Lines)*len(l.Places))}
+	for i, n := range l.Places {
+		p.Counts[i] = uint32(len(l.Lines))
+		for j := range l.Lines {
+			x := &l.Lines[j]
+			over, on := bits.Mul64(uint64(x.Distance), n)
+			at, carry := bits.Add64(x.Offset, on, 0)
+			if over != 0 || carry != 0 {
+				return Pages{}, false
+			}
+			p.Pieces = append(p.Pieces, Piece{Pool: x.Pool, Offset: at, Length: x.Length})
+		}
+	}
+	return p, true
 }
 
 // fit says that the pages are as many as the slots, that each is as long as its slot's part (a slot of 0 bytes has no say), and that every

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"math/big"
 	"slices"
 	"testing"
 
@@ -138,4 +139,40 @@ func naiveFit(s *session, p Pages, slots []PlanSlot) bool {
 		rest = rest[n:]
 	}
 	return true
+}
+
+// TestLines compares pages at equal distances with their definition, and wants no sum to go round.
+func TestLines(t *testing.T) {
+	r := script.Rand(t)
+	for range 2000 {
+		l := Lines{Lines: make([]Line, r.IntN(4)), Places: make([]uint64, r.IntN(5))}
+		for i := range l.Lines {
+			l.Lines[i] = Line{r.Uint32N(3), r.Uint64() >> r.IntN(64), r.Uint32() >> r.IntN(32), r.Uint32()}
+		}
+		for i := range l.Places {
+			l.Places[i] = r.Uint64() >> r.IntN(64)
+		}
+		var want Pages
+		fits := true
+		for _, n := range l.Places {
+			want.Counts = append(want.Counts, uint32(len(l.Lines)))
+			for _, x := range l.Lines {
+				at := new(big.Int).SetUint64(n)
+				at.Mul(at, big.NewInt(int64(x.Distance))).Add(at, new(big.Int).SetUint64(x.Offset))
+				fits = fits && at.IsUint64()
+				want.Pieces = append(want.Pieces, Piece{x.Pool, x.Length, at.Uint64()})
+			}
+		}
+		got, ok := l.Pages()
+		if ok != fits || ok && (!slices.Equal(got.Counts, want.Counts) || !slices.Equal(got.Pieces, want.Pieces)) {
+			t.Fatalf("%+v\n got %+v, %v\nwant %+v, %v", l, got, ok, want, fits)
+		}
+	}
+	if _, ok := (&Lines{make([]Line, 257), make([]uint64, 256)}).Pages(); ok {
+		t.Error("more pieces than a message may have")
+	}
+	many := &Lines{make([]Line, MaxPieces), make([]uint64, MaxPieces)}
+	if n := testing.AllocsPerRun(1, func() { many.Pages() }); n > 0 {
+		t.Errorf("%v allocations for what is too much", n)
+	}
 }

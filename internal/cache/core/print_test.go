@@ -25,7 +25,7 @@ var (
 	classNames = []string{"none", "stale session", "stale slot", "stale lease", "stale ticket", "retired", "stale read", "repeated", "invalid",
 		"instance busy", "arena busy", "too many", "overdue", "overlap"}
 	kindNames = []string{"register", "lost", "fenced", "publish", "sealed", "abandoned", "query", "poll", "cancel", "start", "copied", "release",
-		"backed", "unbacked", "read-done", "tick", "flush", "evict", "offer", "publish-from", "restore-into", "in-done", "out-done", "sealed-run", "retire"}
+		"backed", "unbacked", "read-done", "tick", "flush", "evict", "offer", "publish-from", "restore-into", "in-done", "out-done", "sealed-run", "retire", "fetch"}
 	whyNames         = []string{"found", "missing", "too large", "timed out", "unreadable"}
 	reasonNames      = []string{"evicted", "flushed", "corrupted"}
 	outcomeNames     = []string{"done", "failed", "mismatch"}
@@ -134,6 +134,11 @@ func text(a Action) string {
 		return fmt.Sprintf("%v: copied in %d:%s", a.Session, a.Copy, fateWords(a.Slots))
 	case CopiedOut:
 		return fmt.Sprintf("%v: copied out %d, lease %v for %d: %s, %d of %d", a.Session, a.Copy, a.Lease, a.Consumer, outcomeNames[a.Outcome], a.Good, a.Total)
+	case Fetched:
+		if a.Copy == 0 {
+			return fmt.Sprintf("%v: fetched nothing: %s", a.Session, whyNames[a.Why])
+		}
+		return fmt.Sprintf("%v: fetched %d: %s, %d of %d", a.Session, a.Copy, outcomeNames[a.Outcome], a.Good, a.Found)
 	case CloseSession:
 		return fmt.Sprintf("%v: close: %s", a.Session, classNames[a.Class])
 	}

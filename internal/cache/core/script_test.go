@@ -35,6 +35,7 @@ type coreScript struct {
 //	offer S POOL bytes=N mem=N
 //	publish-from S SLOT@POOL:OFFSET+LENGTH/… … · in-done COPY SUM|failed …
 //	restore-into S LEASE POOL:OFFSET+LENGTH/… … consumer=N · out-done COPY outcome=… good=N
+//	fetch S GROUP:A,B,… POOL:OFFSET+LENGTH/… … all=1 scope=N
 //	backed NS A B<A group=N parts=N at=OFFSET · unbacked NS A group=N at=OFFSET · read-done N outcome=…
 //	tick · flush [ns=NAME] · evict ARENA N · usage · copies · counts
 func (s *coreScript) do(c *script.Command) bool {
@@ -165,6 +166,17 @@ func copyOf(c *script.Command) Event {
 		return e
 	case "restore-into":
 		e := &RestoreInto{Session: sessionArg(c), Lease: leaseArg(c), Consumer: uint32(c.Int("consumer", 0))}
+		for _, w := range c.Words() {
+			addPage(c, &e.Pages, w)
+		}
+		return e
+	case "fetch":
+		e := &Fetch{Session: sessionArg(c), Scope: Scope(c.Int("scope", 0)), All: c.Int("all", 0) == 1}
+		g, names, _ := strings.Cut(c.Word(), ":")
+		e.Group = uint32(c.ParseInt(g))
+		for _, n := range strings.Split(names, ",") {
+			e.Hashes = append(e.Hashes, hashOf(n))
+		}
 		for _, w := range c.Words() {
 			addPage(c, &e.Pages, w)
 		}

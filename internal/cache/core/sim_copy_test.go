@@ -9,6 +9,7 @@ import (
 type modelCopy struct {
 	sess     SessionID
 	out      bool
+	fetch    bool
 	slots    []PlanSlot
 	grants   []*modelGrant // in: nil for a slot that was not granted
 	lease    LeaseID
@@ -17,11 +18,13 @@ type modelCopy struct {
 
 // copies lets a client have its pages copied by the shell.
 func (s *sim) copies(c *client) {
-	switch n := s.r.IntN(8); {
+	switch n := s.r.IntN(11); {
 	case !c.offered || n == 0:
 		s.offer(c)
 	case n < 5:
 		s.publishFrom(c)
+	case n < 8:
+		s.fetch(c)
 	default:
 		s.restoreInto(c)
 	}
@@ -101,8 +104,12 @@ func (s *sim) restoreInto(c *client) {
 }
 
 func (s *sim) copyOut(a CopyOut) {
+	e, fetch := s.answersTo.(*Fetch)
+	if fetch {
+		s.fetching(e, a)
+	}
 	s.plan(Plan{a.Session, a.Lease, a.Consumer, a.Slots})
-	s.m.copies[a.Copy] = &modelCopy{sess: a.Session, out: true, slots: a.Slots, lease: a.Lease, consumer: a.Consumer}
+	s.m.copies[a.Copy] = &modelCopy{sess: a.Session, out: true, fetch: fetch, slots: a.Slots, lease: a.Lease, consumer: a.Consumer}
 }
 
 // endCopy ends one of the shell's copies.
@@ -133,6 +140,11 @@ func (s *sim) endCopy() {
 				s.t.Errorf("%v, want %v", text(a), want)
 			}
 		case CopiedOut:
+			n++
+			if a != want {
+				s.t.Errorf("%v, want %v", text(a), want)
+			}
+		case Fetched:
 			n++
 			if a != want {
 				s.t.Errorf("%v, want %v", text(a), want)
@@ -190,6 +202,9 @@ func (s *sim) outDone(id CopyID, k *modelCopy) (Event, Action) {
 	delete(l.ours, k.consumer)
 	l.failed = l.failed || e.Outcome != Done
 	l.closed = l.closed || e.Outcome != Done
+	if k.fetch {
+		return e, Fetched{k.sess, id, Found, e.Outcome, uint32(len(k.slots)), e.Good}
+	}
 	return e, CopiedOut{k.sess, id, k.lease, k.consumer, e.Outcome, e.Good, uint32(len(k.slots))}
 }
 

@@ -20,7 +20,7 @@ func (m *Manager) do(now core.Time, a core.Action, by *asker) {
 				c.End(wire.ClassOf(a.Class), "")
 			}
 		}
-	case core.PoolTaken, core.PoolGone, core.CopyIn, core.CopyOut, core.CopyStop, core.CopiedIn, core.CopiedOut:
+	case core.PoolTaken, core.PoolGone, core.CopyIn, core.CopyOut, core.CopyStop, core.CopiedIn, core.CopiedOut, core.Fetched:
 		m.doCopy(a, by)
 	case core.Registered, core.Freed: // Register's caller knows; slots are the core's
 	case core.Read:

@@ -55,7 +55,7 @@ func roleOf(k wire.Kind) wire.Role {
 	case wire.KindPublish, wire.KindSeal, wire.KindAbandon, wire.KindPublishFrom, wire.KindPublishPieces:
 		return wire.RolePublish
 	case wire.KindQuery, wire.KindPoll, wire.KindCancel, wire.KindStart, wire.KindCopied, wire.KindRelease, wire.KindRestoreInto,
-		wire.KindRestorePieces, wire.KindTake:
+		wire.KindRestorePieces, wire.KindTake, wire.KindFetch:
 		return wire.RoleQuery
 	}
 	return wire.NoRole
@@ -109,6 +109,8 @@ func (m *Manager) serve(by *asker, msg wire.Message) {
 		m.offerPool(by, e)
 	case *wire.RestorePieces:
 		m.restoreInto(by, e)
+	case *wire.Fetch:
+		m.fetch(by, e)
 	case *wire.RestoreInto:
 		m.restoreInto(by, &wire.RestorePieces{Lease: e.Lease, Consumer: e.Consumer, Pages: whole(e.Targets)})
 	case *wire.PublishPieces:

@@ -83,6 +83,7 @@ func (m *Manager) doCopy(a core.Action, by *asker) {
 	case core.CopyIn:
 		m.beginCopy(newCopyJob(a.Copy, by, false, a.Slots, a.Pages, m.poolsOf(a.Session)))
 	case core.CopyOut:
+		m.fetches(a, by)
 		if by.s.restores[a.Lease] == nil {
 			r := &restoring{by: map[uint32]asker{}, spoiled: map[uint32]uint32{}}
 			r.begun(m.now(), by.s, &core.Plan{Session: a.Session, Lease: a.Lease, Consumer: a.Consumer, Slots: a.Slots})
@@ -105,6 +106,8 @@ func (m *Manager) doCopy(a core.Action, by *asker) {
 			}
 		}
 		m.send(&j.by, by, &wire.CopiedOut{Lease: a.Lease, Consumer: a.Consumer, Outcome: a.Outcome, Good: a.Good, Total: a.Total})
+	case core.Fetched:
+		m.fetched(a, by)
 	}
 }
 

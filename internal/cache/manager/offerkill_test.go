@@ -5,6 +5,7 @@ package manager
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,9 +15,9 @@ import (
 	"github.com/perigee-llm/perigee/internal/cache/core"
 )
 
-// offerSteps are where an engine that lets the Manager copy is killed, in the order in which it comes to them. At "filling" and "restoring" the
+// offerSteps are where an engine that lets the Manager copy is killed, in the order in which it comes to them. At "filling", "fetching" and "restoring" the
 // Manager is in the middle of its copies.
-var offerSteps = []string{"offer offered", "offer filling", "offer filled", "offer leased", "offer restoring", "offer restored"}
+var offerSteps = []string{"offer offered", "offer filling", "offer filled", "offer fetching", "offer leased", "offer restoring", "offer restored"}
 
 // offerVictim is victim by the second route.
 func offerVictim(step, socket string) {
@@ -49,6 +50,9 @@ func offerVictim(step, socket string) {
 	during("offer filling")
 	got, err := s.PublishFrom(context.Background(), prompt(1, 0, 8), e.pages(0, 0, 8))
 	at("offer filled")
+	if during("offer fetching"); step == "offer fetching" {
+		s.Fetch(e.fetch(0, 1, 8, 8))
+	}
 	a, err2 := s.Query(context.Background(), query(1, 8))
 	at("offer leased")
 	if err != nil || err2 != nil || a.Lease == nil {
@@ -66,11 +70,11 @@ func offerVictim(step, socket string) {
 func TestKilledWhileCopying(t *testing.T) {
 	for _, step := range offerSteps {
 		t.Run(strings.TrimPrefix(step, "offer "), func(t *testing.T) {
-			g, armed := newGate(), step == "offer filling" || step == "offer restoring"
+			g, armed := newGate(), slices.Contains([]string{"offer filling", "offer fetching", "offer restoring"}, step)
 			m := begin(t, func(o *Options) {
 				o.Instances = 2
 				o.CopyForTesting = func(s core.SessionID, restore bool, page int) {
-					if armed && s.Number == 2 && page == 4 && restore == (step == "offer restoring") {
+					if armed && s.Number == 2 && page == 4 && restore == (step != "offer filling") {
 						g.wait(page)
 					}
 				}

@@ -15,6 +15,7 @@ An engine whose host memory is a memfd hands it over and has the Manager copy:
     s.offer_pool(memfd)
     s.publish_from(blocks, [[(0, k_offset, half), (0, v_offset, half)], ...])
     good = s.restore_into(answer.lease, 0, [[(0, k_offset, half), (0, v_offset, half)], ...]).good
+    good = s.fetch(0, names, [[(0, k_offset, half), (0, v_offset, half)], ...]).good  # the query and the restore in one
 
 When the Manager is lost every call raises Lost: compute, and make another Session.
 """
@@ -22,11 +23,11 @@ When the Manager is lost every call raises Lost: compute, and make another Sessi
 from .identity import block_name, encode_namespace, instance_id, namespace_id, page_bytes, request_id
 from .session import (
     BUSY, CANDIDATES, DISCOVER, EXACT, LOADING, NO_BLOCK, PREFIX, READY, WARM,
-    Answer, Block, Credentials, Lease, Lost, Pages, PerigeeError, Published, Refused, RestoredInto, Session, Spoiled,
+    Answer, Block, Credentials, Fetched, Lease, Lines, Lost, Pages, PerigeeError, Published, Refused, RestoredInto, Session, Spoiled, pack_lines,
 )
 
 __all__ = [
     "BUSY", "CANDIDATES", "DISCOVER", "EXACT", "LOADING", "NO_BLOCK", "PREFIX", "READY", "WARM",
-    "Answer", "Block", "Credentials", "Lease", "Lost", "Pages", "PerigeeError", "Published", "Refused", "RestoredInto", "Session", "Spoiled",
-    "block_name", "encode_namespace", "instance_id", "namespace_id", "page_bytes", "request_id",
+    "Answer", "Block", "Credentials", "Fetched", "Lease", "Lines", "Lost", "Pages", "PerigeeError", "Published", "Refused", "RestoredInto", "Session", "Spoiled",
+    "block_name", "encode_namespace", "instance_id", "namespace_id", "pack_lines", "page_bytes", "request_id",
 ]

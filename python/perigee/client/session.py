@@ -1,5 +1,6 @@
 """Sessions: register, publish, ask, restore."""
 
+import fcntl
 import functools
 import itertools
 import mmap
@@ -19,6 +20,9 @@ _DONE, _FAILED, _MISMATCH = 0, 1, 2
 _FILLED = 0
 _PIECE = struct.Struct("<IQI")
 _SEAL_EVERY = 1 << 20  # bytes: as the Go client
+_FETCH = struct.Struct("<IIBI")
+_LINE = struct.Struct("<IQII")
+_SIOCOUTQ = 0x5411
 _MADV_DONTFORK = getattr(mmap, "MADV_DONTFORK", None)
 
 
@@ -101,6 +105,29 @@ class Pages(NamedTuple):
 
     counts: list
     pieces: bytes
+
+
+class Lines(NamedTuple):
+    """Where pages lie at equal distances in offered pools: each has a piece of each line, line by line. lines are (pool, offset, distance, length), packed
+    by pack_lines; the piece of the page at place n lies at offset + n * distance. places are u64, little endian, one behind the other."""
+
+    lines: bytes
+    places: bytes
+
+
+def pack_lines(lines):
+    """lines, each (pool, offset, distance, length), for Lines."""
+    return struct.pack("<I", len(lines)) + b"".join(_LINE.pack(*line) for line in lines)
+
+
+class Fetched(NamedTuple):
+    """What became of a fetch: the first good pages are what was published. The places of those up to found may hold anything, and those behind
+    were not touched. outcome is "done", "failed" or "mismatch"; why says why nothing was found."""
+
+    good: int
+    found: int
+    outcome: str
+    why: str
 
 
 def _pages(pages):
@@ -290,6 +317,40 @@ class Session:
             link.sock.settimeout(None)
             self._end(link)
             raise
+
+    def _first(self, link, ref, *kinds):
+        """As _last, of a message that the Manager does not begin with once we have hung up: if it has not even read it in time, it never will."""
+        try:
+            return self._next(link, ref, *kinds)
+        except Lost as e:
+            if not isinstance(e.__cause__, TimeoutError):
+                link.sock.settimeout(None)
+                self._end(link)
+                raise
+            if self._taken_back(link):
+                raise
+        except wire.Malformed:
+            self._hang_up()
+            link.sock.settimeout(None)
+            self._end(link)
+            raise
+        return self._last(link, ref, *kinds)
+
+    @staticmethod
+    def _taken_back(link):
+        """Whether the Manager will find that we have hung up when it reads what was sent last."""
+        def unread():
+            try:
+                return struct.unpack("i", fcntl.ioctl(link.sock, _SIOCOUTQ, bytes(4)))[0] > 0
+            except OSError:
+                return False
+        if not unread():
+            return False
+        try:
+            link.sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            return False
+        return unread()  # in this order: whoever reads it now sees the end behind it
 
     @staticmethod
     def _end(link):
@@ -555,6 +616,27 @@ class Session:
         if wait_all:
             whole = self._last(link, ref, wire.RESTORED).read(wire.restored)
         return RestoredInto(good, total, outcome, whole)
+
+    @_speaks
+    def fetch(self, group, names, pages, *, whole=False, scope=0, request=""):
+        """Has the Manager copy those of the pages that it has in memory, from the first on, into offered pools: query and restore_into in one exchange.
+        names are 32 bytes each, as a list or joined; pages is as in restore_into, or Lines. With whole nothing is copied unless all are there. Returns a Fetched
+        when nothing is copied any more, or None if the Manager has done nothing, since a query would have to wait. timeout applies until the
+        Manager has read the message, and then nothing but its answer or its end does. A Manager that does not know it refuses it as "unknown"."""
+        link = self._query
+        raw = names if isinstance(names, (bytes, bytearray)) else b"".join(names)
+        text = request.encode()
+        head = _FETCH.pack(scope, group, whole, len(text)) + text + struct.pack("<I", len(raw) // 32)
+        if isinstance(pages, Lines):
+            body = (head, raw, bytes(8), pages.lines, struct.pack("<I", len(pages.places) // 8), pages.places)
+        else:
+            body = (head, raw, _packed(_pages(pages)), bytes(8))
+        ref = self._send(link, wire.FETCH, b"".join(body))
+        frame = self._first(link, ref, wire.FETCHED, wire.BUSY)
+        if frame.kind == wire.BUSY:
+            return None
+        why, outcome, found, good = self._parse(link, frame, wire.fetched)
+        return Fetched(good, found, outcome, why)
 
     @_speaks
     def offer_pool(self, fd, size=None, pool=0):

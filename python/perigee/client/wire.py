@@ -9,9 +9,9 @@ HEADER = struct.Struct("<IBBHQQII")
 MAX_FRAME = 16 << 20
 
 HELLO, REGISTER, ATTACH, PUBLISH, SEAL, ABANDON, QUERY, POLL, CANCEL, START, COPIED, RELEASE, GOODBYE, MAP_ARENAS = range(1, 15)
-OFFER_POOL, PUBLISH_PIECES, RESTORE_PIECES, LEAVE = 15, 19, 20, 22
+OFFER_POOL, PUBLISH_PIECES, RESTORE_PIECES, LEAVE, FETCH = 15, 19, 20, 22, 23
 (WELCOME, REGISTERED, ATTACHED, GRANTED, PUBLISHED, BUSY, LOADING, READY, CANDIDATES, PLAN, SPOILED, RESTORED, REFUSED, ARENAS,
- BYE, PONG, CLOSING, OFFERED, COPIED_IN, COPIED_OUT) = range(64, 84)
+ BYE, PONG, CLOSING, OFFERED, COPIED_IN, COPIED_OUT, FETCHED) = range(64, 85)
 
 CLASSES = {
     1: "stale_session", 2: "stale_slot", 3: "stale_lease", 4: "stale_ticket", 5: "retired", 7: "repeated", 8: "invalid", 9: "instance_busy",
@@ -163,6 +163,19 @@ def copied_out(r):
     if good > total:
         raise Malformed(f"{good} pages of {total}")
     return r.end((good, total, outcome))
+
+
+_FETCHED = struct.Struct("<BBII")
+
+
+def fetched(r):
+    """(why, outcome, found, good)."""
+    if len(r.payload) != _FETCHED.size:
+        raise Malformed(f"{len(r.payload)} bytes where {_FETCHED.size} are wanted")
+    why, outcome, found, good = _FETCHED.unpack(r.payload)
+    if why >= len(WHY) or outcome >= len(OUTCOMES) or good > found or (why != 0) != (found == 0) or (outcome == 0) != (good == found):
+        raise Malformed(f"{good} pages of {found}, why {why}, outcome {outcome}")
+    return WHY[why], OUTCOMES[outcome], found, good
 
 
 def restored(r):

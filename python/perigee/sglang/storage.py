@@ -12,7 +12,7 @@ from . import facts, hooks, restorable
 from .keeper import Connections, Keeper
 from .lore import UNKNOWN, Lore
 from .pools import Pool, Shared, regions
-from .store import Store, names
+from .store import Store, joined, names
 
 logger = logging.getLogger("sglang.srt.perigee")
 
@@ -42,6 +42,11 @@ def connect(extra, instance, namespace, shared, program, timeout):
     except BaseException:
         session.close()
         raise
+
+
+def numbers(slots):
+    """pools.numbers for a tensor."""
+    return slots.cpu().numpy().astype("<i8", copy=False).tobytes()
 
 
 class PerigeeStorage(HiCacheStorage):
@@ -85,7 +90,7 @@ class PerigeeStorage(HiCacheStorage):
         for group, (n, host) in enumerate(all_pools):
             slots = getattr(host, "logical_page_size", host.page_size)
             two = torch.arange(2 * slots) if type(host).__name__ in facts.EQUAL_PAGES else None
-            self._pools[n] = Pool(n, group, host, torch.arange(slots), two)
+            self._pools[n] = Pool(n, group, host, torch.arange(slots), two, numbers)
         self._lore = Lore(self._pools["kv"].slots)
         self._answer_s = self._extra.get("answer_ms", ANSWER_MS) / 1000
         self._instance = self._extra.get("instance") or f"sglang-{uuid.uuid4().hex[:12]}"
@@ -137,7 +142,7 @@ class PerigeeStorage(HiCacheStorage):
 
     def _get(self, pool, keys, host_indices, whole=False):
         p = self._pools[pool]
-        return self._store.get(p.group, names(keys), p.places(host_indices, len(keys)), whole)
+        return self._store.get(p.group, joined(keys), p.places(host_indices, len(keys)), whole)
 
     def _set(self, pool, keys, host_indices, pages, whole=False):
         p = self._pools[pool]

@@ -3,6 +3,7 @@
 Every call ends: it has the answer, or it gives up and says that nothing is there, or that nothing was stored. Threads may call at once.
 """
 
+import binascii
 import contextlib
 import threading
 
@@ -22,10 +23,16 @@ def name(key):
     return client.block_name(bytes.fromhex(key))
 
 
+def joined(keys):
+    """name of each key, one behind the other."""
+    if not set(map(len, keys)) <= {64}:
+        raise ValueError("a key of SGLang's has 64 hexadecimal digits")
+    return binascii.unhexlify("".join(keys))
+
+
 def names(keys):
     """name of each key, for many: a tenth of the time."""
-    if not set(map(len, keys)) <= {64} or len(raw := bytes.fromhex("".join(keys))) != 32 * len(keys):
-        raise ValueError("a key of SGLang's has 64 hexadecimal digits")
+    raw = joined(keys)
     return [raw[i:i + 32] for i in range(0, len(raw), 32)]
 
 
@@ -57,6 +64,7 @@ class Store:
         self._keeper, self._wait, self._adapters, self._log, self._shared = keeper, wait_s, adapters or {}, log, shared
         self.counts = Counts()
         self.stopped = ""  # why nothing is kept any more
+        self._fetches = True  # the Manager asks and restores in one exchange
 
     @contextlib.contextmanager
     def _session(self, lane):
@@ -95,8 +103,8 @@ class Store:
 
     def get(self, group, names, places, whole=False):
         """Copies pages to their places: a flag each. The flags are true up to the first page that was not to be had, and all of them are false if whole is
-        asked for and any page was not. What lies in places whose flag is false is anything."""
-        n = len(names)
+        asked for and any page was not. What lies in places whose flag is false is anything. names is a list, or joined."""
+        n = len(places)
         done = 0
         try:
             for _ in range(TRIES):
@@ -112,23 +120,39 @@ class Store:
         return [True] * done + [False] * (n - done)
 
     def _restore(self, group, names, places, whole):
+        if self._copies() and self._fetches:
+            r = self._fetch(group, names, places, whole)
+            if r is not None:
+                return self._restored(r.good, r.found, r.outcome, len(places), whole)
         with self._session(QUERIES) as s:
             a = s.query([(group, names)], mode=client.PREFIX, wait=self._wait)
             if a.lease is None:
                 return 0
             hits = a.lease.hits[0]
-            if whole and hits < len(names):
+            if whole and hits < len(places):
                 s.release(a.lease)
                 return 0
         try:
             with self._session(RESTORES) as s:
                 if self._copies():
-                    return self._restored(s.restore_into(a.lease, 0, self._shared.pages(places[:hits])), len(names), whole)
+                    r = s.restore_into(a.lease, 0, self._shared.pages(places[:hits]))
+                    return self._restored(r.good, r.total, r.outcome, len(places), whole)
                 s.restore(a.lease, 0, lambda i, page: pools.write(places[i], page))
                 return hits
         except (client.Lost, client.Refused):  # nothing was done with it
             self._release(a.lease)
             raise
+
+    def _fetch(self, group, names, places, whole):
+        """Asks and restores in one exchange. None if nothing was done, since a question would have to wait, or since the Manager cannot."""
+        try:
+            with self._session(RESTORES) as s:
+                return s.fetch(group, names, self._shared.lines(places) or self._shared.pages(places), whole=whole)
+        except client.Refused as e:
+            if e.name != "unknown":
+                raise
+            self._fetches = False  # until the engine is restarted: nothing is lost by it but speed
+            return None
 
     def _release(self, lease):
         """Of a restore that was not begun; if the session is gone, so is the lease."""
@@ -138,11 +162,11 @@ class Store:
     def _copies(self):
         return self._shared is not None and self._keeper.offered
 
-    def _restored(self, r, n, whole):
-        if r.good < r.total:
+    def _restored(self, good, found, outcome, n, whole):
+        if good < found:
             self.counts.add(failed=1)
-            self._say("restored", r.total - r.good, client.Spoiled(f"a page {r.outcome}"))
-        return 0 if whole and r.good < n else r.good
+            self._say("restored", found - good, client.Spoiled(f"a page {outcome}"))
+        return 0 if whole and good < n else good
 
     # Storing.
 

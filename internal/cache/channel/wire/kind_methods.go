@@ -125,3 +125,9 @@ func (*CopiedIn) Kind() Kind { return KindCopiedIn }
 
 // Kind implements Message.
 func (*CopiedOut) Kind() Kind { return KindCopiedOut }
+
+// Kind implements Message.
+func (*Fetch) Kind() Kind { return KindFetch }
+
+// Kind implements Message.
+func (*Fetched) Kind() Kind { return KindFetched }

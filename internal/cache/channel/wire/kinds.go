@@ -28,6 +28,7 @@ const (
 	KindRestorePieces Kind = 20
 	KindTake          Kind = 21
 	KindLeave         Kind = 22
+	KindFetch         Kind = 23
 
 	KindWelcome    Kind = 64
 	KindRegistered Kind = 65
@@ -49,6 +50,7 @@ const (
 	KindOffered    Kind = 81
 	KindCopiedIn   Kind = 82
 	KindCopiedOut  Kind = 83
+	KindFetched    Kind = 84
 )
 
 // Message is the payload of a frame: a pointer to one of the types of this package.
@@ -74,7 +76,7 @@ func (k Kind) MaxLength() uint32 {
 		return MaxRegister
 	case KindHello, KindAttach, KindPoll, KindCancel, KindStart, KindCopied, KindRelease, KindGoodbye, KindOfferPool, KindPing, KindTake, KindLeave,
 		KindWelcome, KindAttached, KindPublished, KindBusy, KindLoading, KindSpoiled, KindRestored, KindRefused, KindBye, KindPong, KindClosing,
-		KindOffered, KindCopiedOut:
+		KindOffered, KindCopiedOut, KindFetched:
 		return MaxShort
 	}
 	return MaxFrame
@@ -106,4 +108,5 @@ var makers = [...]func() Message{
 	KindRefused: maker[Refused], KindArenas: maker[Arenas], KindBye: maker[Bye], KindPong: maker[Pong], KindClosing: maker[Closing],
 	KindPublishPieces: maker[PublishPieces], KindRestorePieces: maker[RestorePieces], KindTake: maker[Take], KindLeave: maker[Leave],
 	KindOffered: maker[Offered], KindCopiedIn: maker[CopiedIn], KindCopiedOut: maker[CopiedOut],
+	KindFetch: maker[Fetch], KindFetched: maker[Fetched],
 }

@@ -2,9 +2,11 @@ package wire
 
 import (
 	"bytes"
+	"encoding/hex"
 	"errors"
 	"math/rand/v2"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/perigee-llm/perigee/internal/cache/core"
@@ -63,6 +65,8 @@ func TestRoundTrip(t *testing.T) {
 				m.Summed = r.IntN(2) == 1
 			case *Restored:
 				m.OK = r.IntN(2) == 1
+			case *Fetch:
+				m.All = r.IntN(2) == 1
 			}
 			h := Header{Descriptors: uint16(r.IntN(MaxDescriptors)), Ref: r.Uint64(), Epoch: r.Uint64(), Session: r.Uint32()}
 			b := Append([]byte("before"), h, m)[len("before"):]
@@ -119,6 +123,24 @@ func TestFlat(t *testing.T) {
 			if x.bad != y.bad || !x.bad && (len(x.rest) != len(y.rest) || !reflect.DeepEqual(a, b)) {
 				t.Fatalf("%T: %x\n    in one go %+v, bad %v\nfield by field %+v, bad %v", m, cut, a, x.bad, b, y.bad)
 			}
+		}
+	}
+}
+
+// TestFetchBytes: the bytes that the client in Python is held to as well (python/tests/session_check.py).
+func TestFetchBytes(t *testing.T) {
+	lines := core.Lines{Lines: []core.Line{{Pool: 3, Offset: 1 << 40, Distance: 512, Length: 4096}}, Places: []uint64{16}}
+	pages := core.Pages{Counts: []uint32{1}, Pieces: []core.Piece{{Pool: 3, Offset: 1 << 40, Length: 4096}}}
+	for want, m := range map[string]Message{
+		"00000000" + "02000000" + "01" + "01000000" + "72" + "01000000" + strings.Repeat("ab", 32) + "00000000" + "00000000" +
+			"01000000" + "03000000" + "0000000000010000" + "00020000" + "00100000" + "01000000" + "1000000000000000": &Fetch{
+			Group: 2, All: true, Request: "r", Hashes: []core.Hash{core.Hash(bytes.Repeat([]byte{0xab}, 32))}, Lines: lines},
+		"07000000" + "00000000" + "00" + "00000000" + "00000000" + "01000000" + "01000000" + "01000000" + "03000000" + "0000000000010000" + "00100000" +
+			"00000000" + "00000000": &Fetch{Scope: 7, Pages: pages},
+		"00" + "02" + "08000000" + "05000000": &Fetched{Outcome: core.Mismatch, Found: 8, Good: 5},
+	} {
+		if got := hex.EncodeToString(Append(nil, Header{}, m)[HeaderSize:]); got != want {
+			t.Errorf("%T\n got %s\nwant %s", m, got, want)
 		}
 	}
 }
