@@ -85,7 +85,7 @@ func (c *call) pairAtOnce(pl, dl *leg) *failure {
 	c.v.active.Add(1) // also for what is left of the request when its client is gone
 	c.s.wg.Go(func() {
 		defer c.v.active.Add(-1)
-		r := pl.prefill(path, header, pieces, limit)
+		r := pl.prefill(path, header, pieces, limit, func() bool { return dl.life.Err() != nil })
 		if !r.ok() {
 			word.prefillFailed(dl)
 		}
@@ -167,7 +167,7 @@ func (c *call) pairInTurn(pl, dl *leg) *failure {
 	}
 	patch.Set(body.KVTransferParams, []byte(`{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`))
 	header := engineHeader(c.r.Header, c.id, false)
-	r := pl.prefill(c.path, header, patch.Pieces(nil), c.v.Settings.RequestTimeout)
+	r := pl.prefill(c.path, header, patch.Pieces(nil), c.v.Settings.RequestTimeout, func() bool { return false })
 	var where struct {
 		Params json.RawMessage `json:"kv_transfer_params"`
 	}
@@ -191,8 +191,9 @@ func (c *call) pairInTurn(pl, dl *leg) *failure {
 	return c.pass(dl, resp)
 }
 
-// prefill sends the prefill half, reads its whole answer and ends the leg. It touches nothing of the request.
-func (l *leg) prefill(path string, header http.Header, pieces [][]byte, limit time.Duration) prefillResult {
+// prefill sends the prefill half, reads its whole answer and ends the leg. It touches nothing of the request. alone tells whether the decode half has
+// been given up: an SGLang prefill engine answers 500 then, for which it is not to blame.
+func (l *leg) prefill(path string, header http.Header, pieces [][]byte, limit time.Duration, alone func() bool) prefillResult {
 	resp, err := l.send(path, header, pieces, limit)
 	if err != nil {
 		return l.prefillBroke(err)
@@ -206,7 +207,11 @@ func (l *leg) prefill(path string, header http.Header, pieces [][]byte, limit ti
 		return l.prefillBroke(err)
 	}
 	l.guard.Prefilled(time.Now())
-	l.end(judge(resp.StatusCode))
+	outcome, label := judge(resp.StatusCode)
+	if outcome == fleet.Failure && alone() {
+		outcome, label = fleet.Cancelled, "cancelled"
+	}
+	l.end(outcome, label)
 	return prefillResult{status: resp.StatusCode, header: resp.Header, body: text}
 }
 

@@ -155,6 +155,30 @@ func TestPairClientLeaves(t *testing.T) {
 	})
 }
 
+// TestPairClientLeavesPrefillFails: SGLang's prefill engine answers 500 when the decode engine gives up. That is no strike where it gave up because the
+// client had left.
+func TestPairClientLeavesPrefillFails(t *testing.T) {
+	bubble(t, rigOptions{Specs: pair(fleet.SGLang)}, func(t *testing.T, r *rig) {
+		p, d := r.engines[0], r.engines[1]
+		gone := make(chan struct{})
+		p.handler = func(w http.ResponseWriter, _ *http.Request) { <-gone; w.WriteHeader(http.StatusInternalServerError) }
+		d.handler = func(_ http.ResponseWriter, q *http.Request) { <-q.Context().Done(); close(gone) }
+		ctx, leave := context.WithTimeout(t.Context(), time.Second)
+		defer leave()
+		if resp, err := r.open(ctx, chatBody); err == nil {
+			_ = resp.Body.Close()
+			t.Fatal("an answer")
+		}
+		r.pass(100 * time.Millisecond)
+		r.atRest()
+		for _, e := range r.engines {
+			if _, n := r.reg.Breaker(e.worker); n != 0 {
+				t.Errorf("%s: %d strikes", e.id, n)
+			}
+		}
+	})
+}
+
 // TestPairStale: the janitor ends both halves, and the client gets its code, whichever half is noticed first.
 func TestPairStale(t *testing.T) {
 	hang := func(_ http.ResponseWriter, q *http.Request) { <-q.Context().Done() }
