@@ -22,6 +22,9 @@ const prefillAnswer = 1 << 20
 
 var errPrefillFailed = &Error{Status: http.StatusBadGateway, Code: "prefill_failed", Message: "the prefill engine did not do its part"}
 
+// errBatchInTurn: vLLM's answer to several prompts says of the first alone where its KV is, and the decode engine would read that for each of them.
+var errBatchInTurn = badRequest("several prompts in one request: the engines of this model take one at a time")
+
 // prefillResult is how a prefill leg went.
 type prefillResult struct {
 	failed *failure // nil: the engine answered, with status
@@ -41,6 +44,11 @@ func (c *call) dispatchPair(sel *bucket.Selection) *failure {
 		c.notDispatched(p, fleet.Prefill)
 		c.notDispatched(d, fleet.Decode)
 		return &failure{answer: errMisconfigured, what: "the engines of the pair are not of one family"}
+	}
+	if !concurrent && c.facts.Prompt.Count > 1 {
+		c.notDispatched(p, fleet.Prefill)
+		c.notDispatched(d, fleet.Decode)
+		return &failure{answer: errBatchInTurn, what: "several prompts for a vLLM pair"}
 	}
 	parent := c.r.Context()
 	if concurrent {

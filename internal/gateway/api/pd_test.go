@@ -318,6 +318,21 @@ func TestPairInTurnFails(t *testing.T) {
 	}
 }
 
+// TestPairInTurnBatch: several prompts go to no vLLM pair, whose decode engine would answer all of them from the first one's KV; to an SGLang pair they do.
+func TestPairInTurnBatch(t *testing.T) {
+	for k, want := range map[fleet.Kind]int{fleet.VLLM: 400, fleet.SGLang: 200} {
+		bubble(t, rigOptions{Specs: pair(k)}, func(t *testing.T, r *rig) {
+			if a := r.post("/v1/completions", `{"model":"m","prompt":[[1,2],[3]]}`); a.status != want {
+				t.Errorf("%v: %+v", k, a)
+			}
+			if n := len(r.engines[0].calls()); n != (want/200)%2 {
+				t.Errorf("%v: %d requests for the prefill engine", k, n)
+			}
+			r.atRest()
+		})
+	}
+}
+
 // TestPairRetry: a pair whose half could not be reached is picked anew as a whole, without that engine.
 func TestPairRetry(t *testing.T) {
 	for _, k := range []fleet.Kind{fleet.SGLang, fleet.VLLM} {
