@@ -177,9 +177,9 @@ func (k *cachePick) read(w *fleet.Worker) holder {
 	return h
 }
 
-// isHit tells whether the match is long enough.
+// isHit tells whether the match is long enough. The share is divided out: 0.28 times 25 is above 7, and 7 of 25 are 0.28.
 func (k *cachePick) isHit(matched int64) bool {
-	return matched > 0 && matched >= k.config.MinMatched && float64(matched) >= k.config.MinRatio*float64(max(k.r.InputTokens, 1))
+	return matched > 0 && matched >= k.config.MinMatched && float64(matched)/float64(max(k.r.InputTokens, 1)) >= k.config.MinRatio
 }
 
 // findHits ranks the hits and keeps the first of them.

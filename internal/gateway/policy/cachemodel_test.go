@@ -67,6 +67,9 @@ func (n *naiveCache) decide(m *prefix.Match) string {
 		}
 	}
 	if len(admitted) > 0 {
+		if reason == "saturation_pin" {
+			n.steps["lifted"]++
+		}
 		return n.step(n.tournament(open, admitted).w.ID + " " + reason)
 	}
 	idle := slices.ContainsFunc(n.engines, func(e naiveEngine) bool {
@@ -82,10 +85,18 @@ func (n *naiveCache) decide(m *prefix.Match) string {
 		}
 		if len(pins) > 0 {
 			slices.SortStableFunc(pins, n.byPressure(gated))
+			n.steps["floor"]++
+			if len(open) > 0 {
+				n.steps["floor behind refused"]++
+			}
 			return n.step(pins[0].w.ID + " saturation_pin")
 		}
 	}
 	if len(refused) > 0 {
+		n.steps["refused"]++
+		if reason == "saturation_pin" {
+			n.steps["lifted and refused"]++
+		}
 		return n.step("no_admissible_engine: " + strings.Join(refused, " "))
 	}
 	pool := slices.DeleteFunc(slices.Clone(n.engines), func(e naiveEngine) bool { return !n.gate(e) })
@@ -192,6 +203,9 @@ func (n *naiveCache) materially(x, y naiveEngine) bool {
 	if g.AbsMicros != nil && x.r.QueueMicros.IsKnown() && y.r.QueueMicros.IsKnown() {
 		return more(x.r.QueueMicros, y.r.QueueMicros, *g.AbsMicros)
 	}
+	if g.AbsMicros != nil {
+		n.steps["guard by tokens for want of times"]++
+	}
 	return more(x.r.WaitingUncached, y.r.WaitingUncached, g.AbsTokens)
 }
 
@@ -248,8 +262,10 @@ func TestCacheAwareAgainstAList(t *testing.T) {
 			t.Fatalf("key %d: got %q, want %q\n%s", key, got, want, n)
 		}
 	}
-	for _, s := range []string{"cache_candidate", "saturation_pin", "guard", "pairwise"} {
-		if steps[s] < 50 {
+	for s, least := range map[string]int{
+		"cache_candidate": 1000, "lifted": 50, "floor": 50, "guard": 50, "pairwise": 50, "refused": 50, "guard by tokens for want of times": 50, "lifted and refused": 10, "floor behind refused": 5,
+	} {
+		if steps[s] < least {
 			t.Errorf("%s decided %d times: the test does not reach it (%v)", s, steps[s], steps)
 		}
 	}
@@ -310,7 +326,7 @@ func randomCacheFleet(rng *rand.Rand) *naiveCache {
 	}
 	n := &naiveCache{
 		c: policy.CacheAwareConfig{
-			MinMatched: rng.Int64N(12), MinRatio: float64(rng.IntN(2)) * 0.2, MinWorkers: 1 + rng.IntN(4), MaxWorkers: 4 + rng.IntN(4), Ratio: float64(rng.IntN(10)) / 10,
+			MinMatched: rng.Int64N(12), MinRatio: float64(max(0, rng.IntN(160)-80)) / 100, MinWorkers: 1 + rng.IntN(4), MaxWorkers: 4 + rng.IntN(4), Ratio: float64(rng.IntN(10)) / 10,
 			SwitchMargin: rng.Int64N(20), Choices: 1 + rng.IntN(12),
 		},
 		limits: policy.Limits{MaxWaitingRequests: maybe(5), MaxInflightRequests: maybe(4)},

@@ -126,3 +126,16 @@ func randomObserved(rng *rand.Rand) observed {
 	}
 	return o
 }
+
+// TestBoundOfHolders holds how many holders are considered of fleets of several sizes: with the defaults, and where the bounds meet.
+func TestBoundOfHolders(t *testing.T) {
+	defaults := CacheAwareConfig{MinWorkers: 8, MaxWorkers: 32, Ratio: 0.05}
+	for n, want := range map[int]int{1: 1, 4: 4, 8: 8, 160: 8, 161: 9, 200: 10, 639: 32, 640: 32, 10_000: 32} {
+		if got := defaults.bound(n); got != want {
+			t.Errorf("of %d engines %d are considered, want %d", n, got, want)
+		}
+	}
+	if few := (&CacheAwareConfig{MinWorkers: 8, MaxWorkers: 2, Ratio: 1}); few.bound(100) != 2 {
+		t.Errorf("%d are considered, want the maximum of 2", few.bound(100))
+	}
+}
