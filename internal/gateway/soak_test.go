@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/perigee-llm/perigee/internal/engine"
 	"github.com/perigee-llm/perigee/internal/engine/enginehttp"
 	"github.com/perigee-llm/perigee/internal/gateway"
 	"github.com/perigee-llm/perigee/internal/gateway/config"
@@ -73,7 +74,7 @@ func measureUsage() usage {
 // templates' parsers. A request that left 10 KiB behind would show in the short soak.
 const soakHeap = 8 << 20
 
-// TestSoak mixes requests of all kinds, over plain connections and TLS, clients that leave, read slowly or stop sending, reloads, and faults of engines
+// TestSoak mixes requests of all kinds, to engines and to pairs of both families, over plain connections and TLS, clients that leave, read slowly or stop sending, reloads, and faults of engines
 // at random, and wants everything back where it was: guards, engines' accounts, descriptors, memory and (by the leak check of this package)
 // goroutines. Every dispatch has one outcome, and no broken answer looks whole.
 func TestSoak(t *testing.T) {
@@ -93,7 +94,10 @@ func TestSoak(t *testing.T) {
 }
 
 const soaked = `
-models: [{id: m, policy: power_of_two%s, admission: {max_inflight_requests: 12}}]
+models:
+  - {id: m, policy: power_of_two%s, admission: {max_inflight_requests: 12}}
+  - {id: sglang, admission: {max_inflight_requests: 12}, buckets: [{id: pairs, pd: {prefill: {policy: round_robin}, decode: {policy: load_based}}}]}
+  - {id: vllm, admission: {max_inflight_requests: 12}, buckets: [{id: pairs, pd: {prefill: {policy: round_robin}, decode: {policy: load_based}}}]}
 server: {port: 0, host: 127.0.0.1, admin: {port: 0}, stream_idle_timeout: 2s, request_timeout: 2s, clients: {body_timeout: 300ms, send_timeout: 1s}%s}
 breaker: {threshold: 3, cool_down: 200ms}
 discovery: {static: {workers: [%s]}}
@@ -105,6 +109,14 @@ func soak(t *testing.T) {
 	for _, e := range engines {
 		urls = append(urls, "{url: "+e.URL()+"}")
 	}
+	var halves []*enginehttp.Server
+	for _, flavor := range []enginehttp.Flavor{enginehttp.SGLang, enginehttp.VLLM} {
+		roles := []enginehttp.Role{enginehttp.Prefill, enginehttp.Decode, enginehttp.Prefill, enginehttp.Decode}
+		for i, e := range startHalves(t, flavor, string(flavor), engine.Timing{Speed: 200}, roles...) {
+			urls = append(urls, "{url: "+e.URL()+", role: "+string(roles[i])+"}")
+			halves = append(halves, e)
+		}
+	}
 	authority := newAuthority(t)
 	cert, key := authority.issue(t, time.Now().Add(24*time.Hour))
 	bare := newSoaked(t, fmt.Sprintf(soaked, "", "%s", strings.Join(urls, ", ")), nil)
@@ -115,6 +127,7 @@ func soak(t *testing.T) {
 	stop := make(chan struct{})
 	var faults, clients sync.WaitGroup
 	faults.Go(func() { makeTrouble(rand.New(rand.NewPCG(seed, 1)), engines, stop) })
+	faults.Go(func() { makeTrouble(rand.New(rand.NewPCG(seed, 2)), halves, stop) })
 	faults.Go(func() { reloadOften(t, stop, bare, secure) })
 	// again has a client go on until the soak is over.
 	again := func(n int, one func(r *rand.Rand)) {
@@ -139,7 +152,7 @@ func soak(t *testing.T) {
 	watchSoak(t, bare.Gateway, soakTime(t))
 	close(stop)
 	faults.Wait()
-	for _, e := range engines {
+	for _, e := range append(engines, halves...) {
 		if err := e.SetFault(enginehttp.Fault{Kind: enginehttp.FaultNone}); err != nil {
 			t.Error(err)
 		}
@@ -151,8 +164,16 @@ func soak(t *testing.T) {
 	for _, e := range engines {
 		await(t, func() bool { l := e.Stats().Load; return l.Running == 0 && l.Waiting == 0 })
 	}
+	halvesAtRest(t, halves)
 	bare.counts.check(t, bare.Gateway)
 	secure.counts.check(t, secure.Gateway)
+	for _, model := range []string{"m", "sglang", "vllm"} { // breakers may be open for a moment
+		await(t, func() bool {
+			status, _, err := send(t, plain, "POST", bare.URL()+"/v1/completions", `{"model":"`+model+`","prompt":[1,2,3],"max_tokens":4}`)
+			return err == nil && status == 200
+		})
+	}
+	halvesAtRest(t, halves)
 }
 
 // soakedGateway is a gateway whose configuration can be replaced, and what its clients saw.
@@ -230,7 +251,7 @@ func (s *soakCounts) awkward(g *gateway.Gateway, r *rand.Rand) {
 	}
 	defer func() { _ = c.Close() }()
 	_ = c.SetDeadline(time.Now().Add(time.Second))
-	body := fmt.Sprintf(`{"model":"m","prompt":%s,"max_tokens":200,"stream":%v}`, ids(1+r.IntN(200)), r.IntN(2) == 0)
+	body := fmt.Sprintf(`{"model":"%s","prompt":%s,"max_tokens":200,"stream":%v}`, soakedModel(r), ids(1+r.IntN(200)), r.IntN(2) == 0)
 	head := fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", len(body))
 	text := head + body
 	s.sent.Add(1)
@@ -259,7 +280,7 @@ func makeTrouble(r *rand.Rand, engines []*enginehttp.Server, stop <-chan struct{
 		{Kind: enginehttp.FaultHangBeforeHeaders, Count: 3}, {Kind: enginehttp.FaultHangMidStream, Count: 3, AfterChunks: 2},
 		{Kind: enginehttp.FaultResetMidStream, Count: 5, AfterChunks: 3},
 		{Kind: enginehttp.FaultStatus, Count: 5}, {Kind: enginehttp.FaultStatus, Count: 5, Status: 503, RetryAfter: "1"},
-		{Kind: enginehttp.FaultRefuse}, {Kind: enginehttp.FaultRestart, DelayMS: 30},
+		{Kind: enginehttp.FaultRefuse}, {Kind: enginehttp.FaultRestart, DelayMS: 30}, {Kind: enginehttp.FaultRestart},
 	}
 	tick := time.NewTicker(30 * time.Millisecond)
 	defer tick.Stop()
@@ -276,8 +297,11 @@ func makeTrouble(r *rand.Rand, engines []*enginehttp.Server, stop <-chan struct{
 
 // soakCounts are what the clients saw.
 type soakCounts struct {
-	sent, answered, broken, left, refused atomic.Int64
+	sent, answered, broken, left, refused, paired atomic.Int64 // paired are of answered
 }
+
+// soakedModel is one of the models at random: every second request is for a pair.
+func soakedModel(r *rand.Rand) string { return []string{"m", "m", "sglang", "vllm"}[r.IntN(4)] }
 
 // one makes one request at random.
 func (s *soakCounts) one(t *testing.T, c *http.Client, g *gateway.Gateway, r *rand.Rand) {
@@ -286,7 +310,8 @@ func (s *soakCounts) one(t *testing.T, c *http.Client, g *gateway.Gateway, r *ra
 	if r.IntN(3) == 0 {
 		path, asked = "/v1/chat/completions", `"messages":[{"role":"user","content":"`+strings.Repeat("hello ", 1+r.IntN(200))+`"}]`
 	}
-	body := fmt.Sprintf(`{"model":"m",%s,"max_tokens":%d,"stream":%v}`, asked, 1+r.IntN(20), stream)
+	model := soakedModel(r)
+	body := fmt.Sprintf(`{"model":"%s",%s,"max_tokens":%d,"stream":%v}`, model, asked, 1+r.IntN(20), stream)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	leaves := r.IntN(5) == 0
@@ -325,8 +350,13 @@ func (s *soakCounts) one(t *testing.T, c *http.Client, g *gateway.Gateway, r *ra
 		t.Errorf("a clean end of half an answer: %.300q", text)
 	default:
 		s.answered.Add(1)
+		if model != "m" {
+			s.paired.Add(1)
+		}
 	}
 }
+
+var soakedLabel = regexp.MustCompile(`(?:policy|mode)="\w+"`)
 
 var sample = regexp.MustCompile(`(?m)^perigee_(\w+?)(\{.*\})? (\S+)$`)
 
@@ -346,17 +376,26 @@ func (s *soakCounts) check(t *testing.T, g *gateway.Gateway) {
 				t.Fatal(err)
 			}
 			sums[m[1]] += v
+			for _, label := range soakedLabel.FindAllString(m[2], -1) {
+				sums[m[1]+label] += v
+			}
 		}
 	}
 	await(t, func() bool { read(); return sums["responses_total"] == sums["requests_total"] })
-	t.Logf("sent %d: answered %d, broken %d, refused %d, left %d; dispatches %.0f, new attempts %.0f, aborts %.0f", s.sent.Load(), s.answered.Load(),
+	t.Logf("sent %d: answered %d (%d by pairs), broken %d, refused %d, left %d; dispatches %.0f, new attempts %.0f, aborts %.0f", s.sent.Load(), s.answered.Load(), s.paired.Load(),
 		s.broken.Load(), s.refused.Load(), s.left.Load(), sums["worker_requests_total"], sums["new_attempts_total"], sums["aborts_total"])
-	if s.answered.Load() == 0 || s.left.Load() == 0 { // the others are rarer, and a slow machine may meet none
+	if s.answered.Load() == 0 || s.paired.Load() == 0 || s.left.Load() == 0 { // the others are rarer, and a slow machine may meet none
 		t.Error("the mix was none")
 	}
-	// A pick becomes a dispatch, or an error of the engine whose breaker opened in between.
-	if sums["policy_decisions_total"] != sums["worker_requests_total"] {
-		t.Errorf("%.0f picks, %.0f outcomes of dispatches", sums["policy_decisions_total"], sums["worker_requests_total"])
+	// A pick becomes a dispatch, or an error of the engine whose breaker opened in between. The halves of a pair are dispatched together: a prefill engine
+	// that is picked where no decode engine can be is not.
+	for _, x := range [][2]string{
+		{`policy_decisions_totalpolicy="power_of_two"`, `worker_requests_totalmode="plain"`}, {`policy_decisions_totalpolicy="load_based"`, `worker_requests_totalmode="decode"`},
+		{`worker_requests_totalmode="prefill"`, `worker_requests_totalmode="decode"`},
+	} {
+		if sums[x[0]] != sums[x[1]] || sums[x[1]] == 0 {
+			t.Errorf("%s: %.0f, %s: %.0f", x[0], sums[x[0]], x[1], sums[x[1]])
+		}
 	}
 	if seen := float64(s.answered.Load() + s.broken.Load() + s.refused.Load()); sums["responses_total"] < seen || sums["responses_total"] > float64(s.sent.Load()) {
 		t.Errorf("%.0f answers are counted of %d requests; the clients saw %.0f", sums["responses_total"], s.sent.Load(), seen)

@@ -58,6 +58,7 @@ func (c *call) dispatchPair(sel *bucket.Selection) *failure {
 	}
 	pl, f := c.begin(parent, &sel.Prefill, fleet.Prefill, c.in.total)
 	if f != nil {
+		c.s.Metrics.WorkerRequests.WithLabelValues(d.ID, c.model.ID, fleet.Decode.String(), "cancelled").Inc() // it was picked too
 		return f
 	}
 	dl, f := c.begin(c.r.Context(), &sel.Decode, fleet.Decode, 1)
