@@ -91,7 +91,7 @@ func (l *Leg) End(status int, outcome string, at time.Time) {
 		l.span.SetAttributes(keyOutcome.String(outcome))
 	}
 	if l.because != "" {
-		l.span.SetAttributes(keyBecause.String(l.because))
+		l.span.SetAttributes(words(keyBecause, l.because))
 	}
 	if class := l.class(status, outcome); class != "" {
 		l.span.SetAttributes(semconv.ErrorTypeKey.String(class))

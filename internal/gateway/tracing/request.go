@@ -170,7 +170,7 @@ func (q *Request) Pick(attempt int, t *explain.Try, from, to time.Time) {
 	}
 	text := func(k attribute.Key, v string) {
 		if v != "" {
-			list = append(list, k.String(v))
+			list = append(list, words(k, v))
 		}
 	}
 	number := func(k attribute.Key, v int) {
@@ -202,12 +202,17 @@ func (q *Request) Pick(attempt int, t *explain.Try, from, to time.Time) {
 	span.End(trace.WithTimestamp(to))
 }
 
+// words is an attribute of a text that others may have written, as an error's: one that is no UTF-8 would cost its whole batch.
+func words(k attribute.Key, v string) attribute.KeyValue {
+	return k.String(strings.ToValidUTF8(v, "\ufffd"))
+}
+
 // NewAttempt notes that another attempt follows one that failed at an engine (empty: at none that is left out now), and why.
 func (q *Request) NewAttempt(attempt int, failed, because string) {
 	if !q.Records() {
 		return
 	}
-	q.span.AddEvent("new attempt", trace.WithAttributes(keyAttempt.Int(attempt), keyFailed.String(failed), keyBecause.String(because)))
+	q.span.AddEvent("new attempt", trace.WithAttributes(keyAttempt.Int(attempt), keyFailed.String(failed), words(keyBecause, because)))
 }
 
 // End is how a request ended, in the words of the access log.

@@ -2,6 +2,7 @@ package tracing_test
 
 import (
 	"bytes"
+	"crypto/tls"
 	"encoding/pem"
 	"fmt"
 	"log/slog"
@@ -228,6 +229,71 @@ func TestContext(t *testing.T) {
 		}
 	}
 	r.want("exported=40", 0)
+}
+
+// TestLate: spans that end after the last export are counted, and end nothing else.
+func TestLate(t *testing.T) {
+	c := tracingtest.Start(t, nil)
+	r := newRig(t, &tracing.Settings{Endpoint: c.URL})
+	q := r.Begin(asking(nil), "/", time.Now())
+	r.request(nil)
+	r.Close()
+	q.Step("read body").Read(1, "")
+	q.End(&tracing.End{}, time.Now())
+	if q := r.Begin(asking(nil), "/", time.Now()); q != nil {
+		t.Error("it is on")
+	}
+	r.Close()
+	r.want("exported=2 late=2", 0)
+}
+
+// TestProtocols: what a server's span says of how a request came. A method that a client invents is none of its words.
+func TestProtocols(t *testing.T) {
+	c := tracingtest.Start(t, nil)
+	r := newRig(t, &tracing.Settings{Endpoint: c.URL})
+	for _, q := range []*http.Request{
+		{Method: "POST", ProtoMajor: 1, ProtoMinor: 0}, {Method: "POST", ProtoMajor: 2, TLS: &tls.ConnectionState{}}, {Method: "SESAME", ProtoMajor: 1, ProtoMinor: 1},
+	} {
+		r.Begin(q, "/v1/chat/completions", time.Now()).End(&tracing.End{Status: 405, Code: "method_not_allowed"}, time.Now())
+	}
+	r.Close()
+	var got []string
+	for _, s := range c.Spans() {
+		a := s.Attributes
+		got = append(got, strings.Join([]string{s.Name, a["http.request.method"], a["url.scheme"], a["network.protocol.version"], a["error.type"], fmt.Sprint(s.Failed)}, " "))
+	}
+	want := []string{
+		"POST /v1/chat/completions POST http 1.0 method_not_allowed false", "POST /v1/chat/completions POST https 2 method_not_allowed false",
+		"HTTP /v1/chat/completions _OTHER http 1.1 method_not_allowed false",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q", got)
+	}
+}
+
+// TestWordsOfOthers: a text that is no UTF-8, or long, costs no span.
+func TestWordsOfOthers(t *testing.T) {
+	c := tracingtest.Start(t, nil)
+	r := newRig(t, &tracing.Settings{Endpoint: c.URL})
+	q := r.Begin(asking(nil), "/", time.Now())
+	now := time.Now()
+	bad := "an answer \xff\xfe" + strings.Repeat("long", 1000)
+	q.Pick(1, &explain.Try{Detail: bad, SourceError: bad}, now, now)
+	q.NewAttempt(2, "w", bad)
+	l := q.Leg("w", "http://engine:1", "plain", 1)
+	l.Send("POST", "/", http.Header{}, now)
+	l.Blame("code", bad)
+	l.End(0, "error", now)
+	q.End(&tracing.End{}, now)
+	r.Close()
+	r.want("exported=3", 0)
+	for _, s := range c.Spans() {
+		for k, v := range s.Attributes {
+			if len(v) > 1100 {
+				t.Errorf("%s has %d bytes", k, len(v))
+			}
+		}
+	}
 }
 
 // TestSampling: the ratio is of traces that begin here; a client's decision stands, unless the environment's sampler says otherwise.
