@@ -13,6 +13,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/events"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/events/stream"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/events/wire"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix/index"
 )
 
 // prefixCollector shows how the engines' events are followed and what the indexes hold.
@@ -35,7 +36,7 @@ func newPrefixCollector(p *prefixes) *prefixCollector {
 		waiting:    d("kv_events_waiting_messages", "Messages that wait to be applied.", "worker", "rank"),
 		connected:  d("kv_events_connected", "1 while the stream's connection is there.", "worker", "rank"),
 		batches:    d("kv_events_batches_total", "Batches: applied, duplicate, dropped (our queue was full), unreadable, oversize.", "worker", "rank", "outcome"),
-		happenings: d("kv_events_stream_total", "What happened to the stream: gap, replay, loss (for good), restart, withdrawn (believed no longer), break.", "worker", "rank", "what"),
+		happenings: d("kv_events_stream_total", "What happened to the stream: gap, replay, loss (for good), restart, withdrawn (believed no longer), unanswered (nobody said whether the last batches came), break.", "worker", "rank", "what"),
 		bad:        d("kv_events_bad_total", "Events that were of no use, by class.", "worker", "rank", "class"),
 		news:       d("kv_events_blocks_total", "Blocks of which events said something new.", "worker", "rank"),
 		blocks:     d("prefix_index_blocks", "Blocks in the index, those of dropped claims that are not yet freed included.", "model", "block_size"),
@@ -98,7 +99,8 @@ func (c *prefixCollector) Collect(ch chan<- prometheus.Metric) {
 type sink[V any] func(d *prometheus.Desc, v V, labels ...string)
 
 func (c *prefixCollector) collectEvents(s *events.Status, gauge sink[float64], count sink[uint64]) {
-	is := standing(s)
+	about, _, _ := c.p.store.About(s.Engine, s.Rank)
+	is, _, _ := standing(s, about.State)
 	for _, state := range standings {
 		gauge(c.trust, truth(state == is), state)
 	}
@@ -117,6 +119,7 @@ func (c *prefixCollector) collectEvents(s *events.Status, gauge sink[float64], c
 	count(c.happenings, s.Stream.Losses, "loss")
 	count(c.happenings, s.Stream.Restarts, "restart")
 	count(c.happenings, s.Stream.Hides, "withdrawn")
+	count(c.happenings, s.Stream.Unanswered, "unanswered")
 	count(c.happenings, s.Events.Breaks, "break")
 	count(c.bad, s.Events.Orphans, "orphan")
 	count(c.bad, s.Events.Refused, "refused")
@@ -138,17 +141,22 @@ func truth(b bool) float64 {
 // standings are what a stream can be, in words for people: see standing.
 var standings = []string{"exact", "partial", "repairing", "blind"}
 
-// standing says how far an engine's rank is to be believed.
-func standing(s *events.Status) string {
+// standing says how far an engine's rank is to be believed, and if it is not exact why, and since when if that is known. The stream may have brought
+// everything, and the index still not have it all: there was no room for it, or a KV group that it does not follow.
+func standing(s *events.Status, kept index.State) (is, why string, since time.Time) {
 	switch {
-	case s.CutOff || s.Stream.State == stream.Blind:
-		return "blind"
+	case s.CutOff:
+		return "blind", "claims_too_much", s.CutOffSince
+	case s.Stream.State == stream.Blind:
+		return "blind", s.Stream.Why.String(), s.Stream.Since
 	case s.Stream.State == stream.Repairing:
-		return "repairing"
+		return "repairing", s.Stream.Why.String(), s.Stream.Since
 	case !s.Stream.Whole:
-		return "partial"
+		return "partial", s.Stream.PartWhy.String(), s.Stream.PartSince
+	case kept == index.Partial:
+		return "partial", "not_all_indexed", time.Time{}
 	}
-	return "exact"
+	return "exact", "", s.Stream.Since
 }
 
 // PrefixStatus is one rank's stream as GET /debug/prefixes shows it.
@@ -221,22 +229,17 @@ func (s *PrefixStatus) Text(now time.Time) string {
 func (p *prefixes) describe(s *events.Status) PrefixStatus {
 	d := PrefixStatus{Worker: s.ID, Rank: s.Rank, State: "not_wanted", Next: -1}
 	if s.Prefix {
-		d.State, d.Connected, d.Next, d.Waiting = standing(s), s.Stream.Connected, s.Stream.Next, s.Waiting
-		why, since := s.Stream.Why.String(), s.Stream.Since
-		if d.State == "partial" {
-			why, since = s.Stream.PartWhy.String(), s.Stream.PartSince
-		}
-		if s.CutOff {
-			why = "claims_too_much"
-		}
-		if d.Why = why; !since.IsZero() {
-			d.Since = &since
-		}
-		d.LagMS = float64(s.Lag.Microseconds()) / 1e3
-		d.Applied, d.Gaps, d.Losses, d.Restarts = s.Stream.Applied, s.Stream.Gaps, s.Stream.Losses, s.Stream.Restarts
-		if about, size, there := p.store.About(s.Engine, s.Rank); there {
+		about, size, there := p.store.About(s.Engine, s.Rank)
+		if there {
 			d.Blocks, d.BlockSize = about.Claims, size
 		}
+		var since time.Time
+		if d.State, d.Why, since = standing(s, about.State); !since.IsZero() {
+			d.Since = &since
+		}
+		d.Connected, d.Next, d.Waiting = s.Stream.Connected, s.Stream.Next, s.Waiting
+		d.LagMS = float64(s.Lag.Microseconds()) / 1e3
+		d.Applied, d.Gaps, d.Losses, d.Restarts = s.Stream.Applied, s.Stream.Gaps, s.Stream.Losses, s.Stream.Restarts
 	}
 	if l := s.Load; l != nil {
 		if d.Load = "broken"; l.Connected {

@@ -73,7 +73,7 @@ func (f *feed) do(now time.Time, a *stream.Action) {
 		f.doubt(now)
 	case stream.Withdraw:
 		f.claims.Withdraw()
-		f.cutOff, f.settleAt = false, time.Time{}
+		f.cutOff, f.settleAt = time.Time{}, time.Time{}
 		f.adopted, f.withdrawn, f.through = false, true, 0
 	case stream.Ask:
 		f.replays.ask(a.Ask, a.From)
@@ -262,8 +262,9 @@ func (f *feed) count(o *index.Outcome) {
 	case index.Orphan:
 		f.counts.Orphans++
 	case index.Exceeded:
-		f.cutOff = true
-		f.counts.Refused++
+		if f.counts.Refused++; f.cutOff.IsZero() {
+			f.cutOff = time.Now()
+		}
 	default:
 		f.counts.Refused += uint64(f.at.events)
 		f.mistaken = f.mistaken || f.adopted && o.Result == index.OtherSize

@@ -47,9 +47,9 @@ type feed struct {
 	fault     error
 	lag       time.Duration
 	live      bool // what is applied came just now: a replay's age is no lag
-	cutOff    bool
+	cutOff    time.Time // since when the index takes nothing of it; zero: it does
 	settleAt  time.Time // when the index may forget what was doubted
-	told      [3]uint8  // state, reason and trust, as Hooks.Changed was told
+	told      standing  // as Hooks.Changed was told
 	// Of what was adopted from somebody else: that there is something; that a withdrawal came in between; that the engine's blocks are of
 	// another size; and that the batch at hand is before through, so that it was published while the claims were copied: a block may have been
 	// stored then on one that was removed before it was copied.
@@ -246,15 +246,26 @@ const (
 	logEvery = 10 * time.Second
 )
 
+// standing is what the log and the hooks are told changes of.
+type standing struct {
+	state  stream.State
+	why    stream.Reason
+	trust  stream.Trust
+	cutOff bool
+}
+
 // changed tells the log and the hooks of a new state.
 func (f *feed) changed(now time.Time) {
 	s := f.m.Status()
-	is := [3]uint8{uint8(s.State), uint8(s.Why), uint8(f.m.Trust())}
+	is := standing{s.State, s.Why, f.m.Trust(), !f.cutOff.IsZero()}
 	if is == f.told {
 		return
 	}
 	level := slog.LevelDebug // a gap that is repaired is no news
-	if is[2] != f.told[2] {
+	switch {
+	case is.cutOff && !f.told.cutOff:
+		level = slog.LevelWarn
+	case is.trust != f.told.trust || is.cutOff != f.told.cutOff:
 		level = slog.LevelInfo
 	}
 	f.told = is
@@ -275,7 +286,7 @@ func (f *feed) log(now time.Time, level slog.Level, s *stream.Status) {
 	switch f.logged++; {
 	case f.logged <= logLines:
 		log.Log(ctx, level, "an engine's events", "worker", worker, "rank", f.src.Rank, "state", s.State.String(), "why", s.Why.String(),
-			"trust", f.m.Trust().String(), "partial_why", s.PartWhy.String())
+			"trust", f.m.Trust().String(), "partial_why", s.PartWhy.String(), "cut_off", !f.cutOff.IsZero())
 	case f.logged == logLines+1:
 		log.Warn("an engine's events change state all the time: what follows is not logged for a while", "worker", worker, "rank", f.src.Rank)
 	}
@@ -286,6 +297,6 @@ func (f *feed) about() Status {
 	c.Dropped, c.BadMessages, c.Oversize = f.droppedN.Load(), f.badMessages.Load(), f.oversize.Load()
 	return Status{
 		Engine: f.e.target.Worker.No, ID: f.e.target.Worker.ID, Rank: f.src.Rank, Prefix: true, Stream: f.m.Status(), Events: c,
-		CutOff: f.cutOff, Waiting: int(f.waiting.Load()), Lag: f.lag, Fault: f.fault,
+		CutOff: !f.cutOff.IsZero(), CutOffSince: f.cutOff, Waiting: int(f.waiting.Load()), Lag: f.lag, Fault: f.fault,
 	}
 }

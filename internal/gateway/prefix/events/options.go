@@ -60,7 +60,8 @@ type Options struct {
 	Limits stream.Limits
 	// Queue and QueueBytes bound what waits for the applier, for each feed. Defaults 4,096 messages and 16 MiB: hundreds of steps of a busy
 	// engine. Patience is how long a subscription waits for room before it drops a message; meanwhile the engine's own queue, of 100,000
-	// messages by default, takes what comes. Default 200 ms: that much the index may be behind without saying so.
+	// messages by default, takes what comes. Default 200 ms. What waits is no loss, and the engine counts as exact meanwhile: how far
+	// behind its index is, [Status] says (Waiting, Lag). A full queue is some 100 ms of an applier that has no other; with 64 of them it is seconds.
 	Queue, QueueBytes int
 	Patience          time.Duration
 	// Rediscover is how often an engine is asked anew where it publishes. Default 30 s, as the keeper asks it what it is.

@@ -19,6 +19,8 @@ type Status struct {
 	Events Counts
 	// CutOff says that the engine claimed more than it may: the index credits it with nothing until it begins anew.
 	CutOff bool
+	// CutOffSince is since when, zero if it is not.
+	CutOffSince time.Time
 	// Waiting are the messages that wait for the applier.
 	Waiting int
 	// Lag is the time from the engine's making its last batch to its being applied, by both clocks; 0: no batch has come.

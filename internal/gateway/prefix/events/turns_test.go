@@ -187,7 +187,7 @@ func TestPausedFeed(t *testing.T) {
 		a, f, _, told := begin(t)
 		told[0].result = index.Exceeded
 		drain(a)
-		if len(told[0].told) != 2 || f.counts.Refused != 1 || !f.cutOff {
+		if len(told[0].told) != 2 || f.counts.Refused != 1 || f.cutOff.IsZero() {
 			t.Errorf("told %d parts, %+v", len(told[0].told), f.counts)
 		}
 	})

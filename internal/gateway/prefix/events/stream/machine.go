@@ -35,6 +35,9 @@ type Machine struct {
 
 	ask    asking
 	asks   uint64 // that were made, probes too
+	// unheard are the probes in a row that nobody answered, unheardAt when the first of them had to be given up.
+	unheard   int
+	unheardAt time.Time
 	held   []Batch
 	bytes  int  // of held
 	missed bool // something was dropped on our side while a replay was awaited
@@ -118,12 +121,28 @@ func (m *Machine) Applied(now time.Time, o Outcome) []Action {
 	return append(out, Action{Kind: Mark})
 }
 
+// mostUnheard is how many probes in a row may fail before a quiet stream is no longer taken for whole: one may meet a publisher that is busy, and
+// three are about a second where the connection is refused, and seven where it is silent.
+const mostUnheard = 3
+
+func (m *Machine) unanswered() bool { return m.unheard >= mostUnheard }
+
+// heard says that what is known of the stream's end was proven: by an answer, or by the next batch.
+func (m *Machine) heard() { m.unheard, m.unheardAt = 0, time.Time{} }
+
+func (m *Machine) notHeard(now time.Time) {
+	if m.counts.Unanswered++; m.unheard == 0 {
+		m.unheardAt = now
+	}
+	m.unheard++
+}
+
 // Trust is what is to be made of the claims now.
 func (m *Machine) Trust() Trust {
 	switch {
 	case m.state == Blind:
 		return Hidden
-	case m.whole:
+	case m.whole && !m.unanswered():
 		return Whole
 	}
 	return Partial
@@ -160,7 +179,10 @@ func (m *Machine) Status() Status {
 	if m.known {
 		s.Next, s.Print, s.Printed = m.next, m.print, m.printed
 	}
-	if m.whole {
+	switch {
+	case m.whole && m.unanswered():
+		s.Whole, s.PartWhy, s.PartSince = false, Unanswered, m.unheardAt
+	case m.whole:
 		s.PartWhy, s.PartSince = None, time.Time{}
 	}
 	return s
@@ -207,6 +229,7 @@ func (m *Machine) becomeRepairing(now time.Time, why Reason, until time.Time) {
 
 // apply takes the batch as the next one.
 func (m *Machine) apply(b Batch) {
+	m.heard()
 	m.known, m.next, m.print, m.printed, m.any = true, b.Seq+1, b.Print, true, false
 	m.counts.Applied++
 	m.do(Action{Kind: Apply, Batch: b})

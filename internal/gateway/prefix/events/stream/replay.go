@@ -102,6 +102,7 @@ func (m *Machine) progress(now time.Time, b Batch) {
 func (m *Machine) onReplayEnd(now time.Time) {
 	a := m.ask
 	m.ask = asking{}
+	m.heard()
 	switch {
 	case a.verify: // it does not have the batch that we know, nor any later one
 		m.restart(now)
@@ -179,6 +180,7 @@ func (m *Machine) onReplayBroken(now time.Time) {
 	probe, progress := m.ask.probe, m.ask.progress
 	m.ask = asking{}
 	if probe {
+		m.notHeard(now)
 		m.stallAt = time.Time{}
 		m.rest(now)
 		return
@@ -194,6 +196,7 @@ func (m *Machine) giveUp(now time.Time) {
 	probe := m.ask.probe
 	m.stopAsking()
 	if probe {
+		m.notHeard(now)
 		m.rest(now)
 		return
 	}

@@ -55,15 +55,16 @@ const (
 	ReplayFailed        // the replay did not come
 	Unreadable          // a batch, or a removal in one, could not be read
 	Unplaced            // a block was stored while the claims were copied, on one that was gone by then
+	Unanswered          // nobody answers whether the last batches came: the replay socket is there, and silent
 )
 
 // String returns the reason's name as it stands in metrics and answers.
 func (r Reason) String() string {
-	if r > Unplaced {
+	if r > Unanswered {
 		return "invalid"
 	}
 	return [...]string{
-		"", "connecting", "joining", "no_event", "gap", "disconnected", "overflow", "restarted", "replay_too_late", "replay_failed", "unreadable", "unplaced",
+		"", "connecting", "joining", "no_event", "gap", "disconnected", "overflow", "restarted", "replay_too_late", "replay_failed", "unreadable", "unplaced", "unanswered",
 	}[r]
 }
 
@@ -196,4 +197,6 @@ const (
 type Counts struct {
 	Applied, Duplicates, NotHeld                uint64 // batches
 	Gaps, Asks, Probes, Losses, Restarts, Hides uint64
+	// Unanswered are those of Probes that nobody answered.
+	Unanswered uint64
 }
