@@ -38,7 +38,7 @@ func TestCutOffIsTold(t *testing.T) {
 		e.publishRaw(chain(1, 8, false), false)
 		synctest.Wait()
 		at := time.Now()
-		time.Sleep(2 * time.Second)
+		time.Sleep(2 * time.Second) // on the fake clock
 		synctest.Wait()
 		if s := w.f.Status()[0]; !s.CutOff || !s.CutOffSince.Equal(at) {
 			t.Errorf("cut off: %v since %v, want since %v", s.CutOff, s.CutOffSince, at)
@@ -77,7 +77,7 @@ func TestSilentReplay(t *testing.T) {
 		}
 		_ = e.replay.Close()
 		since := time.Now()
-		time.Sleep(10 * time.Second)
+		time.Sleep(10 * time.Second) // on the fake clock
 		synctest.Wait()
 		s := w.f.Status()[0]
 		if s.Stream.State != stream.Exact || s.Stream.Whole || s.Stream.PartWhy != stream.Unanswered || s.Stream.Unanswered < 3 || s.Stream.PartSince.Sub(since) > 5*time.Second {
