@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"maps"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/perigee-llm/perigee/internal/gateway/config"
 	"github.com/perigee-llm/perigee/internal/gateway/tracing"
 	"github.com/perigee-llm/perigee/internal/telemetry"
@@ -61,8 +63,9 @@ func buildTracing(c *config.Config, held *files) *tracing.Settings {
 
 // countSpans returns what counts them.
 func countSpans(m *telemetry.Metrics) func(outcome string, spans int) {
-	for _, outcome := range tracing.Outcomes { // there from the start, so that an alert sees the first that is lost
-		m.Spans.WithLabelValues(outcome)
+	counters := map[string]prometheus.Counter{} // there from the start, so that an alert sees the first that is lost
+	for _, outcome := range tracing.Outcomes {
+		counters[outcome] = m.Spans.WithLabelValues(outcome)
 	}
-	return func(outcome string, spans int) { m.Spans.WithLabelValues(outcome).Add(float64(spans)) }
+	return func(outcome string, spans int) { counters[outcome].Add(float64(spans)) }
 }

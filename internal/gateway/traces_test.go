@@ -323,6 +323,13 @@ server POST /v1/completions ! error.type=prefill_failed gen_ai.operation.name=te
   internal pick decode attempt=1 bucket=pd considered=[b: in flight 0; its own report unknown (none that is fresh and complete)] live=1 picked=b policy=power_of_two reason=only_candidate stage=decode
   client POST /v1/completions ! error.type=500 http.response.status_code=500 attempt=1 outcome=error stage=prefill worker=a
 `},
+		{"a question for tokens", "", "vllm", []string{"null"}, func(t *testing.T, url string, _ []*scripted, _ *tracingtest.Collector) {
+			if status, body, err := send(t, newClient(t), "POST", url+"/v1/tokenize", `{"model":"m","prompt":"sesame"}`); status != 501 || err != nil {
+				t.Error(status, body, err)
+			}
+		}, `
+server POST /v1/tokenize ! error.type=no_tokenizer http.response.status_code=501 outcome=error
+`},
 		{"an engine counts", ", engine_tokenize: true", "vllm", []string{"null"}, func(t *testing.T, url string, _ []*scripted, _ *tracingtest.Collector) { post(t, url, "") }, `
 server POST /v1/completions gen_ai.operation.name=text_completion gen_ai.request.model=m gen_ai.usage.input_tokens=3 gen_ai.usage.output_tokens=2 http.response.status_code=200 attempts=1 bucket=plain cached_tokens=1 input_tokens=2 outcome=success stream=false worker=a
   internal read body http.request.body.size=36

@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"strconv"
 	"time"
+
+	"github.com/perigee-llm/perigee/internal/gateway/tracing"
 )
 
 const (
@@ -57,12 +59,26 @@ func (s *Server) measured(route string, h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s.Metrics.Requests.WithLabelValues(route, methodLabel(r.Method)).Inc()
 		sw := &statusWriter{ResponseWriter: w, status: statusClientLeft}
+		if trace := s.Tracer.Begin(r, route, time.Now()); trace != nil {
+			defer endQuestion(trace, sw)
+		}
 		h(sw, r)
 		if code := w.Header().Get(headerErrorCode); code != "" {
 			s.Metrics.Refused.WithLabelValues(code).Inc()
 		}
 		s.Metrics.Responses.WithLabelValues(route, methodLabel(r.Method), strconv.Itoa(sw.status)).Inc()
 	}
+}
+
+// endQuestion ends the trace of a request that no engine is asked for.
+func endQuestion(t *tracing.Request, w *statusWriter) {
+	e := tracing.End{RequestID: w.Header().Get(headerRequestID), Status: w.status, Code: w.Header().Get(headerErrorCode), Outcome: "cancelled"}
+	if e.ClientLeft = w.status == statusClientLeft; e.ClientLeft {
+		e.Status = 0
+	} else {
+		_, e.Outcome = judge(w.status)
+	}
+	t.End(&e, time.Now())
 }
 
 // statusWriter notes the status of an answer.

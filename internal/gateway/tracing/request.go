@@ -86,15 +86,18 @@ func (t *Tracer) Begin(r *http.Request, route string, at time.Time) *Request {
 	q.ctx, q.span = p.tracer.Start(remote(r.Header), name+" "+route, trace.WithTimestamp(at), trace.WithSpanKind(trace.SpanKindServer))
 	q.sc, q.records = q.span.SpanContext(), q.span.IsRecording()
 	if q.records {
-		operation, scheme := operationPrompt, "http"
+		scheme := "http"
 		if r.TLS != nil {
 			scheme = "https"
 		}
-		if strings.HasSuffix(route, "/chat/completions") {
-			operation = operationChat
-		}
 		q.span.SetAttributes(semconv.HTTPRequestMethodKey.String(method), semconv.HTTPRoute(route), semconv.URLPath(route), semconv.URLScheme(scheme),
-			semconv.NetworkProtocolVersion(protocol(r)), keyOperation.String(operation))
+			semconv.NetworkProtocolVersion(protocol(r)))
+		switch {
+		case strings.HasSuffix(route, "/chat/completions"):
+			q.span.SetAttributes(keyOperation.String(operationChat))
+		case strings.HasSuffix(route, "/completions"):
+			q.span.SetAttributes(keyOperation.String(operationPrompt))
+		}
 	}
 	return q
 }

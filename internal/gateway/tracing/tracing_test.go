@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -524,6 +526,52 @@ func TestUseAnother(t *testing.T) {
 	}
 	r.Close()
 	r.want("exported=6", 0)
+}
+
+// TestEverySpanEnds: whatever a collector does, and however often it is changed for another, each span comes to one end, and to one alone.
+func TestEverySpanEnds(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	var turn atomic.Uint64
+	c := tracingtest.Start(t, nil)
+	answers := []http.HandlerFunc{
+		func(http.ResponseWriter, *http.Request) {}, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) },
+		func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, speakGarbage, partly(2, "no"), func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+	}
+	c.Answer(func(w http.ResponseWriter, r *http.Request) {
+		answers[rand.New(rand.NewPCG(seed, turn.Add(1))).IntN(len(answers))](w, r)
+	})
+	r := newRig(t, &tracing.Settings{Endpoint: c.URL, Queue: 32, Timeout: 20 * time.Millisecond})
+	var wg sync.WaitGroup
+	const each = 300
+	for range 4 {
+		wg.Go(func() {
+			for range each {
+				r.request(nil)
+			}
+		})
+	}
+	for i := range 30 {
+		r.use(&tracing.Settings{Endpoint: c.URL, Queue: 32 + i, Timeout: 20 * time.Millisecond})
+	}
+	wg.Wait()
+	r.Close()
+	if n := r.done(); n != 4*each*2 {
+		_, counts := r.said()
+		t.Errorf("%d of %d spans ended: %s", n, 4*each*2, counts)
+	}
+}
+
+// TestBadEnvironment: a variable that cannot be read is told, and the default stands.
+func TestBadEnvironment(t *testing.T) {
+	c := tracingtest.Start(t, nil)
+	t.Setenv("OTEL_TRACES_SAMPLER", "sometimes")
+	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "no")
+	t.Setenv("OTEL_BSP_MAX_QUEUE_SIZE", "many")
+	r := newRig(t, &tracing.Settings{Endpoint: c.URL})
+	r.request(nil)
+	r.Close()
+	r.want("exported=2", -1, "unsupported sampler: sometimes", "missing value")
 }
 
 // TestTogether: requests, and changes under them, for the race detector: no span is lost.
