@@ -346,7 +346,7 @@ func (m *Manager) attach(c *channel.Conn, h wire.Header, msg *wire.Attach) {
 		m.refuseTo(c, h, refusal{wire.StaleSession, ""})
 	case msg.Role != wire.RoleQuery && msg.Role != wire.RolePublish:
 		m.refuseTo(c, h, refusal{wire.WrongRole, ""})
-	case len(s.procs) >= maxConns:
+	case len(s.conns) >= maxConns, len(s.procs) >= maxConns:
 		m.refuseTo(c, h, refusal{wire.TooMany, ""})
 	default:
 		m.join(c, s, msg.Role)

@@ -3,6 +3,7 @@ package manager
 import (
 	"context"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/perigee-llm/perigee/internal/cache/channel"
@@ -42,13 +43,12 @@ type session struct {
 	copies   sync.WaitGroup // that we make for it; none begins once it is lost
 }
 
-// process is a connection's other end, for as long as it may touch the pool.
+// process is the other end of one connection or several, for as long as it may touch the pool.
 type process struct {
 	pid   int
-	pidfd *os.File // closed when it is gone
+	pidfd *os.File // of await, which closes it
 	gone  bool
-	// stop ends the waiting for it; set while somebody waits.
-	stop context.CancelFunc
+	stop  context.CancelFunc // ends await
 }
 
 // asker is who gets an answer.
@@ -100,7 +100,7 @@ func (m *Manager) Gone(c *channel.Conn) {
 	s.copies.Wait()
 }
 
-// lose ends a live session and begins to wait for its processes.
+// lose ends a live session. What its processes may still touch waits for their ends.
 func (m *Manager) lose(s *session) {
 	if s.lost {
 		return
@@ -116,17 +116,10 @@ func (m *Manager) lose(s *session) {
 	clear(s.publish)
 	clear(s.queries)
 	clear(s.restores)
-	for _, p := range s.procs {
-		if !p.gone {
-			var ctx context.Context
-			ctx, p.stop = context.WithCancel(m.ctx)
-			m.wg.Go(func() { m.await(ctx, s, p) })
-		}
-	}
 	m.fenceIfGone(s)
 }
 
-// await waits for the end of a process.
+// await waits for the end of a process, which is its session's too: its connections need not end with it, if it has forked a child that has them as well.
 func (m *Manager) await(ctx context.Context, s *session, p *process) {
 	ended := waitPidfd(ctx, p.pidfd)
 	m.mu.Lock()
@@ -135,6 +128,7 @@ func (m *Manager) await(ctx context.Context, s *session, p *process) {
 	p.stop()
 	if ended {
 		p.gone = true
+		m.lose(s)
 		m.fenceIfGone(s)
 	}
 }
@@ -170,11 +164,7 @@ func (m *Manager) left(c *channel.Conn, s *session) {
 			continue
 		}
 		p.gone = true
-		if p.stop != nil {
-			p.stop() // and await closes the pidfd
-		} else {
-			p.pidfd.Close()
-		}
+		p.stop()
 	}
 }
 
@@ -182,8 +172,22 @@ func (m *Manager) left(c *channel.Conn, s *session) {
 func (m *Manager) join(c *channel.Conn, s *session, role wire.Role) {
 	c.Data = s
 	s.conns[c] = role
-	s.procs = append(s.procs, &process{pid: c.Peer.PID, pidfd: c.TakePidfd()})
+	if pidfd := c.TakePidfd(); !s.has(c.Peer.PID) {
+		p := &process{pid: c.Peer.PID, pidfd: pidfd}
+		var ctx context.Context
+		ctx, p.stop = context.WithCancel(m.ctx)
+		s.procs = append(s.procs, p)
+		m.wg.Go(func() { m.await(ctx, s, p) })
+	} else {
+		pidfd.Close()
+	}
 	c.Settle()
+}
+
+// has tells whether a process is one of the session's that is awaited, and lives: a number may be another's when its process has ended. What cannot
+// be seen from here has no number of its own, and each connection is taken for another's.
+func (s *session) has(pid int) bool {
+	return pid != 0 && slices.ContainsFunc(s.procs, func(p *process) bool { return p.pid == pid && !p.gone && !hasEnded(p.pidfd) })
 }
 
 // send answers an asker.

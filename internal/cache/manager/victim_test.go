@@ -9,7 +9,9 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -57,6 +59,9 @@ func victim(step, socket string) {
 		return
 	}
 	at("registered")
+	if step == "forked" {
+		fork()
+	}
 	pub := prompt(1, 0, 8)
 	_, err = s.Publish(context.Background(), pub, func(i int, slot []byte) error {
 		if i == 3 {
@@ -73,6 +78,7 @@ func victim(step, socket string) {
 	at("published")
 	a, err2 := s.Query(context.Background(), query(1, 8))
 	at("leased")
+	at("forked")
 	if err != nil || err2 != nil || a.Lease == nil {
 		fmt.Println("victim:", err, err2)
 		return
@@ -88,6 +94,25 @@ func victim(step, socket string) {
 	})
 	at("restored")
 	fmt.Println("victim: past", step, err)
+}
+
+// fork starts a child that has all of the process's sockets too, and does nothing.
+func fork() {
+	child := exec.Command("sleep", "3600")
+	entries, _ := os.ReadDir("/proc/self/fd")
+	for _, e := range entries {
+		to, err := os.Readlink("/proc/self/fd/" + e.Name())
+		n, err2 := strconv.Atoi(e.Name())
+		if err != nil || err2 != nil || !strings.HasPrefix(to, "socket:") {
+			continue
+		}
+		if fd, err := unix.Dup(n); err == nil {
+			child.ExtraFiles = append(child.ExtraFiles, os.NewFile(uintptr(fd), to))
+		}
+	}
+	if err := child.Start(); err != nil || len(child.ExtraFiles) == 0 {
+		fmt.Println("victim: no child with sockets:", err)
+	}
 }
 
 // spawn starts a victim and waits until it is where it is to be.
@@ -106,6 +131,7 @@ func (m *tester) spawn(step string) *exec.Cmd {
 
 func start(step, socket string) (*exec.Cmd, error) {
 	cmd := exec.Command(os.Args[0])
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Env = append(os.Environ(), "PERIGEE_TEST_VICTIM="+step, "PERIGEE_TEST_SOCKET="+socket)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -187,5 +213,27 @@ func TestHung(t *testing.T) {
 	m.settled()
 	if s := m.dial(); s == nil {
 		t.Fatal("no session")
+	}
+}
+
+// TestKilledParent kills an engine whose child has its sockets: they stay open, and the engine is as dead as any.
+func TestKilledParent(t *testing.T) {
+	m := begin(t)
+	v := m.spawn("forked")
+	t.Cleanup(func() { _ = syscall.Kill(-v.Process.Pid, syscall.SIGKILL) })
+	if u := m.Status().Usage; u.Leased == 0 {
+		t.Errorf("nothing is leased: %+v", u)
+	}
+	v.Process.Kill()
+	v.Wait()
+	m.until("the victim is fenced", func(st Status) bool { return len(st.Sessions) == 0 })
+	if err := syscall.Kill(-v.Process.Pid, 0); err != nil {
+		t.Errorf("its child has ended too: %v", err)
+	}
+	if u := m.Status().Usage; u.Granted+u.Quarantined+u.Leased+u.Reserved+u.Pinned != 0 {
+		t.Errorf("held after its end: %+v", u)
+	}
+	if n, err := restore(m.dial(named("victim")), 1, 8); n != 8 || err != nil {
+		t.Errorf("its successor restores %d: %v", n, err)
 	}
 }
