@@ -33,7 +33,7 @@ func (t *Tracing) fields() []field {
 		{key: "timeout", val: optSpan(&t.Timeout, time.Millisecond, 5*time.Minute),
 			doc: "How long the export of a batch may take, all tries together; then it is dropped. When not given `OTEL_EXPORTER_OTLP_TIMEOUT`, else 10 s, for one try, and 30 s for all."},
 		{key: "queue_size", unit: "spans", val: optWhole(&t.QueueSize, 16, 1<<20),
-			doc: "How many spans may wait or be on their way, of some 1 KiB each; what is more is dropped and counted. When not given `OTEL_BSP_MAX_QUEUE_SIZE`, else 8192."},
+			doc: "How many spans may wait or be on their way, of some 2 KiB each; what is more is dropped and counted. When not given `OTEL_BSP_MAX_QUEUE_SIZE`, else 8192."},
 	}
 }
 

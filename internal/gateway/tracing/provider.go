@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	// DefaultQueue is how many spans may wait where nothing else is said. A request has some five, of about 1 KiB: four times the SDK's, for bursts.
+	// DefaultQueue is how many spans may wait where nothing else is said. A request has some five, of about 2 KiB: four times the SDK's, for bursts.
 	DefaultQueue = 8192
 	// defaultEndpoint is OpenTelemetry's, to which Go's exporter alone would go by https.
 	defaultEndpoint = "http://localhost:4318"
