@@ -15,6 +15,7 @@ import (
 type Registry struct {
 	breakers  BreakerConfig
 	freshness time.Duration
+	clock     load.Clock // of its workers' load records
 	view      atomic.Pointer[View]
 
 	mu struct {
@@ -62,7 +63,7 @@ func (r *Registry) Put(spec Spec) *Worker {
 		r.mu.last++ // 4 billion registrations are a century of one each second
 		w.breaker, w.slot, w.No = &breaker{}, r.freeSlotLocked(), r.mu.last
 		if w.Load = r.mu.departed[spec.ID]; w.Load == nil {
-			w.Load = load.NewEngine(r.freshness)
+			w.Load = load.NewEngine(r.freshness, &r.clock)
 		}
 		w.Load.Forget() // a poll that was under way when it left may have answered since
 		delete(r.mu.departed, spec.ID)
@@ -158,6 +159,7 @@ func (r *Registry) publishLocked() {
 	v := &View{
 		reg:     r,
 		workers: make([]*Worker, 0, len(r.mu.workers)),
+		loads:   make([]*load.Engine, len(r.mu.workers)),
 		bySlot:  make([]int32, len(r.mu.slots)),
 	}
 	for _, w := range r.mu.workers {
@@ -170,6 +172,7 @@ func (r *Registry) publishLocked() {
 	v.tripped = make([]atomic.Uint64, words(len(v.workers)))
 	for i, w := range v.workers {
 		v.bySlot[w.slot] = int32(i)
+		v.loads[i] = w.Load
 		if w.breaker.get() != Closed {
 			v.tripped[i/64].Or(1 << (i % 64))
 		}

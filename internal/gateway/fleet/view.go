@@ -5,6 +5,8 @@ import (
 	"math/bits"
 	"sync/atomic"
 	"time"
+
+	"github.com/perigee-llm/perigee/internal/gateway/load"
 )
 
 // View is the workers of one moment, sorted by id. It never changes, but for the breakers of its workers; and one that is
@@ -12,6 +14,7 @@ import (
 type View struct {
 	reg     *Registry
 	workers []*Worker
+	loads   []*load.Engine  // theirs, for those that read nothing else of most
 	bySlot  []int32         // slot → position in workers; past the end: none
 	tripped []atomic.Uint64 // bit i: worker i's breaker is not closed, so its state must be asked
 }
@@ -199,6 +202,25 @@ func (s *Set) All() iter.Seq[*Worker] {
 		}
 	}
 }
+
+// Loads returns the load records of the set, each with what Worker takes, in the order of ids.
+func (s *Set) Loads() iter.Seq2[int, *load.Engine] {
+	return func(yield func(int, *load.Engine) bool) {
+		for k, w := range s.words {
+			for ; w != 0; w &= w - 1 {
+				if i := k*64 + bits.TrailingZeros64(w); !yield(i, s.view.loads[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Worker returns the worker whose load record Loads gave with i.
+func (s *Set) Worker(i int) *Worker { return s.view.workers[i] }
+
+// Nanos returns t on the clock of the set's load records.
+func (s *Set) Nanos(t time.Time) int64 { return s.view.reg.clock.Nanos(t) }
 
 // Has tells whether this very worker is in the set; another one under the same id is not.
 func (s *Set) Has(w *Worker) bool {

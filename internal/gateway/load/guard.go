@@ -59,6 +59,7 @@ func (t *Tracker) Acquire(e *Engine, now time.Time, stage Stage, amount int64, e
 	g.gauge().Add(g.weight())
 	e.mu.Lock()
 	e.mu.held.insert(g, func(g *Guard) *guardLinks { return &g.onEngine })
+	e.brief.stale.Store(true)
 	if stage == StagePrefill {
 		g.uncached = max(amount, 0)
 		g.enterPrefillLocked()
@@ -89,6 +90,7 @@ func (g *Guard) unlink() {
 	g.tracker.mu.Unlock()
 	g.engine.mu.Lock()
 	g.engine.mu.held.remove(g, func(g *Guard) *guardLinks { return &g.onEngine })
+	g.engine.brief.stale.Store(true)
 	if g.queued {
 		g.leavePrefillLocked(time.Time{})
 		g.tellGoneLocked(time.Time{})

@@ -244,7 +244,7 @@ func TestReportsAgainstANaiveEngine(t *testing.T) {
 	rng := script.Rand(t)
 	for range 200 {
 		fresh := time.Duration(1+rng.IntN(6)) * time.Second
-		e, n, now := load.NewEngine(fresh), &naiveEngine{reports: map[int][]load.RankReport{}}, fleettest.Epoch
+		e, n, now := load.NewEngine(fresh, nil), &naiveEngine{reports: map[int][]load.RankReport{}}, fleettest.Epoch
 		for step := range 60 {
 			now = now.Add(time.Duration(rng.IntN(1500)) * time.Millisecond)
 			switch rng.IntN(20) {

@@ -74,7 +74,7 @@ func (w *world) engine(c *script.Command) *load.Engine { return w.named(c.Word()
 
 func (w *world) named(id string) *load.Engine {
 	if w.engines[id] == nil {
-		w.engines[id] = load.NewEngine(w.freshness)
+		w.engines[id] = load.NewEngine(w.freshness, nil)
 	}
 	return w.engines[id]
 }

@@ -26,24 +26,32 @@ var _ Policy = (*LeastLoad)(nil)
 // Name implements Policy.
 func (p *LeastLoad) Name() string { return "load_based" }
 
-// Pick implements Policy. It passes over the candidates twice and keeps a list only of those that admission refuses.
+// Pick implements Policy. It passes over the candidates twice, by what their load records have in brief, and keeps a list only of those that admission
+// refuses. Admission is asked of those alone that would be the least so far: what it says of the others changes nothing, unless it refuses all, and then none is
+// passed over.
 func (p *LeastLoad) Pick(_ context.Context, c *fleet.Set, r *Request) (Pick, error) {
 	if c.Len() == 0 {
 		return Pick{}, &PickError{Class: NoCandidates, Stage: r.Stage}
 	}
-	reported := true
-	for w := range c.All() {
-		reported = reported && w.Load.Report(r.Now).Basic()
+	k := leastLoadPick{c: c, r: r, now: c.Nanos(r.Now), reported: true}
+	for _, e := range c.Loads() {
+		if _, ok := e.Requests(k.now); !ok {
+			k.reported = false
+			break
+		}
 	}
+	k.trace()
 	var (
 		best    leastSoFar
 		refused []Rejection
 	)
-	for w := range c.All() {
-		s := score(w, r, reported)
-		r.Trace.consider(s.considered())
-		if limit := p.limits.Check(w, s.report); limit != NoLimit {
-			refused = append(refused, Rejection{Engine: w, Limit: limit})
+	for i, e := range c.Loads() {
+		s := k.score(i, e)
+		if best.ties > 0 && best.least.less(s) {
+			continue
+		}
+		if limit := p.check(c.Worker(i), r); limit != NoLimit {
+			refused = append(refused, Rejection{Engine: c.Worker(i), Limit: limit})
 			continue
 		}
 		best.add(s)
@@ -52,37 +60,35 @@ func (p *LeastLoad) Pick(_ context.Context, c *fleet.Set, r *Request) (Pick, err
 		return Pick{}, &PickError{Class: NoAdmissibleEngine, Stage: r.Stage, Rejections: refused}
 	}
 	why := ReasonLeastLocally
-	if reported {
+	if k.reported {
 		why = ReasonLeastLoad
 	}
 	least := best.least
 	if best.ties > 1 {
-		least = p.takeTurns(c, r, best, reported)
+		least = p.takeTurns(&k, best)
 	}
-	r.Trace.picked(least.considered())
-	return Pick{Engine: least.engine, Rank: NoRank, Reason: why}, nil
+	engine := c.Worker(least.at)
+	if r.Trace != nil {
+		r.Trace.picked(k.considered(engine, least))
+	}
+	return Pick{Engine: engine, Rank: NoRank, Reason: why}, nil
 }
 
-// score reads an engine's load. A report can be withdrawn between two passes; what this gateway knows itself then stands in.
-func score(w *fleet.Worker, r *Request, reported bool) scored {
-	report := w.Load.Report(r.Now)
-	s := scored{engine: w, report: report, inFlight: w.Load.Active()}
-	s.load = s.inFlight
-	if reported && report.Basic() {
-		// Plus saturates: a report of absurd figures must not wrap round to the least load.
-		n := report.Waiting.Plus(report.Running).Plus(load.Known(w.Load.DispatchedSince(report.At)))
-		s.load, _ = n.Get()
+// check asks admission of one engine.
+func (p *LeastLoad) check(w *fleet.Worker, r *Request) Limit {
+	if p.limits.None() {
+		return NoLimit
 	}
-	return s
+	return p.limits.Check(w, w.Load.Report(r.Now))
 }
 
 // takeTurns picks among the candidates that share the least load. They are counted again, so that the tie needs no list; if
 // the load moved meanwhile the first least one stands.
-func (p *LeastLoad) takeTurns(c *fleet.Set, r *Request, best leastSoFar, reported bool) scored {
+func (p *LeastLoad) takeTurns(k *leastLoadPick, best leastSoFar) scored {
 	skip := int((p.turn.Add(1) - 1) % uint64(best.ties))
-	for w := range c.All() {
-		s := score(w, r, reported)
-		if s.load != best.least.load || s.inFlight != best.least.inFlight || p.limits.Check(w, s.report) != NoLimit {
+	for i, e := range k.c.Loads() {
+		s := k.score(i, e)
+		if s.load != best.least.load || s.inFlight != best.least.inFlight || p.check(k.c.Worker(i), k.r) != NoLimit {
 			continue
 		}
 		if skip == 0 {
@@ -93,14 +99,56 @@ func (p *LeastLoad) takeTurns(c *fleet.Set, r *Request, best leastSoFar, reporte
 	return best.least
 }
 
+// leastLoadPick is one pick under way.
+type leastLoadPick struct {
+	c        *fleet.Set
+	r        *Request
+	now      int64 // on the clock of the load records
+	reported bool  // every candidate has a fresh report
+}
+
+// score reads an engine's load. A report can be withdrawn between two passes; what this gateway knows itself then stands in.
+func (k *leastLoadPick) score(i int, e *load.Engine) scored {
+	s := scored{at: i, inFlight: e.Active()}
+	s.load = s.inFlight
+	if k.reported {
+		if n, ok := e.Requests(k.now); ok {
+			s.load = n
+		}
+	}
+	return s
+}
+
+// trace takes down the first candidates, as many as there is room for.
+func (k *leastLoadPick) trace() {
+	t := k.r.Trace
+	if t == nil {
+		return
+	}
+	n := 0
+	for i, e := range k.c.Loads() {
+		if len(t.Considered) == cap(t.Considered) {
+			break
+		}
+		t.consider(k.considered(k.c.Worker(i), k.score(i, e)))
+		n++
+	}
+	t.Omitted += k.c.Len() - n
+}
+
+func (k *leastLoadPick) considered(w *fleet.Worker, s scored) Considered {
+	return Considered{Engine: w, Report: w.Load.Report(k.r.Now), InFlight: s.inFlight, Score: load.Known(s.load)}
+}
+
+// scored is the load of the candidate that the set has at a place.
 type scored struct {
-	engine         *fleet.Worker
-	report         *load.Report
+	at             int
 	load, inFlight int64
 }
 
-func (s scored) considered() Considered {
-	return Considered{Engine: s.engine, Report: s.report, InFlight: s.inFlight, Score: load.Known(s.load)}
+// less tells whether s is strictly under less load than o.
+func (s scored) less(o scored) bool {
+	return s.load < o.load || s.load == o.load && s.inFlight < o.inFlight
 }
 
 // leastSoFar is the least of what was added, and how many share it.
@@ -111,7 +159,7 @@ type leastSoFar struct {
 
 func (l *leastSoFar) add(s scored) {
 	switch {
-	case l.ties == 0, s.load < l.least.load, s.load == l.least.load && s.inFlight < l.least.inFlight:
+	case l.ties == 0, s.less(l.least):
 		l.least, l.ties = s, 1
 	case s.load == l.least.load && s.inFlight == l.least.inFlight:
 		l.ties++

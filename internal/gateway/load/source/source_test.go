@@ -103,7 +103,7 @@ func TestObserve(t *testing.T) {
 			t.Errorf("complete with %d expected: %v", expected, !want)
 		}
 	}
-	e := load.NewEngine(0)
+	e := load.NewEngine(0, nil)
 	e.Expect(2)
 	a.Observe(e)
 	if r := e.Report(at); r == nil || r.Ranks != 2 || r.Running != load.Known(3) {

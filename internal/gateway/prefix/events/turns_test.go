@@ -289,7 +289,7 @@ func claims(ix *index.Index, h index.Holder) (all []index.Claim) {
 func TestPool(t *testing.T) {
 	a, feeds, told := recorded(t, 1)
 	f := feeds[0]
-	f.e.target.Worker = &fleet.Worker{Load: load.NewEngine(0)}
+	f.e.target.Worker = &fleet.Worker{Load: load.NewEngine(0, nil)}
 	now := time.Now()
 	say := func(at time.Duration, tokens load.Count) {
 		f.e.target.Worker.Load.Observe(0, load.RankReport{At: now.Add(at), Capacity: tokens})
