@@ -170,9 +170,11 @@ func (r *Registry) publishLocked() {
 		v.bySlot[i] = math.MaxInt32
 	}
 	v.tripped = make([]atomic.Uint64, words(len(v.workers)))
+	v.changes = make([]atomic.Uint64, words(len(v.workers)))
 	for i, w := range v.workers {
 		v.bySlot[w.slot] = int32(i)
 		v.loads[i] = w.Load
+		w.Load.Watch(&v.changes[i/64]) // before anybody has v; who has the view before it sees that it is no longer the registry's
 		if w.breaker.get() != Closed {
 			v.tripped[i/64].Or(1 << (i % 64))
 		}

@@ -16,6 +16,7 @@ type View struct {
 	workers []*Worker
 	loads   []*load.Engine  // theirs, for those that read nothing else of most
 	bySlot  []int32         // slot → position in workers; past the end: none
+	changes []atomic.Uint64 // of the load records of 64 workers each, while the view is the registry's
 	tripped []atomic.Uint64 // bit i: worker i's breaker is not closed, so its state must be asked
 }
 
@@ -215,6 +216,22 @@ func (s *Set) Loads() iter.Seq2[int, *load.Engine] {
 		}
 	}
 }
+
+// View returns the view that the set's workers are of, nil for the zero set. Watched tells whether Changes counts: while the view is the registry's.
+func (s *Set) View() *View { return s.view }
+
+// Watched tells whether the changes of the set's load records are counted.
+func (s *Set) Watched() bool { return s.view != nil && s.view.reg.View() == s.view }
+
+// Blocks returns how many blocks of 64 places the set's view has, and Block what the set has of one, as bits, with the count of the changes of their load
+// records: if it is the same as before, none has changed.
+func (s *Set) Blocks() int { return len(s.words) }
+
+// Block returns a block's members and the changes of it.
+func (s *Set) Block(k int) (members, changes uint64) { return s.words[k], s.view.changes[k].Load() }
+
+// Load returns the load record of the worker at a place of the view.
+func (s *Set) Load(i int) *load.Engine { return s.view.loads[i] }
 
 // Worker returns the worker whose load record Loads gave with i.
 func (s *Set) Worker(i int) *Worker { return s.view.workers[i] }

@@ -30,6 +30,20 @@ type brief struct {
 	// requests are those of the report and those dispatched since, saturating; meaningful until until, on the clock, after which the report counts no
 	// longer. Where there is no report with request counts until is before all times.
 	requests, until atomic.Int64
+	lapses          atomic.Int64                  // when the report is no longer fresh, whatever it has
+	watch           atomic.Pointer[atomic.Uint64] // counts the changes; nil: nobody does
+}
+
+// Watch has the counter count what changes the engine's report and its guards from now on, each time after the change, in place of the counter
+// before it. Who has seen a count and sees the same again has seen no change in between.
+func (e *Engine) Watch(count *atomic.Uint64) { e.brief.watch.Store(count) }
+
+// changed says that the report or the guards have.
+func (e *Engine) changed() {
+	e.brief.stale.Store(true)
+	if w := e.brief.watch.Load(); w != nil {
+		w.Add(1)
+	}
 }
 
 // Requests returns the engine's waiting and running requests by its report, and what was dispatched to it since that report and is in flight. ok is false where
@@ -42,12 +56,27 @@ func (e *Engine) Requests(now int64) (n int64, ok bool) {
 	return e.brief.requests.Load(), now <= e.brief.until.Load()
 }
 
+// RequestsUntil is Requests, with the time, on the same clock, until which the report counts that is fresh now, whatever it has: after that, and after a change, ask
+// again. It is the end of all times where there is none.
+func (e *Engine) RequestsUntil(now int64) (n, until int64, ok bool) {
+	n, ok = e.Requests(now)
+	if until = e.brief.lapses.Load(); until < now {
+		until = math.MaxInt64
+	}
+	return n, until, ok
+}
+
 func (e *Engine) renewBrief() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	b := &e.brief
 	b.stale.Store(false)
 	r := e.report.Load()
+	lapses := int64(math.MinInt64)
+	if r != nil {
+		lapses = Add(e.clockOf().Nanos(r.At), int64(e.fresh()))
+	}
+	b.lapses.Store(lapses)
 	if !r.Basic() {
 		b.until.Store(math.MinInt64)
 		return
@@ -55,7 +84,7 @@ func (e *Engine) renewBrief() {
 	// Plus saturates: a report of absurd figures must not wrap round to the least load.
 	n, _ := r.Waiting.Plus(r.Running).Plus(Known(e.dispatchedLocked(r.At))).Get()
 	b.requests.Store(n)
-	b.until.Store(Add(e.clockOf().Nanos(r.At), int64(e.fresh())))
+	b.until.Store(lapses)
 }
 
 func (e *Engine) clockOf() *Clock {

@@ -78,7 +78,7 @@ func (e *Engine) Forget() {
 
 func (e *Engine) storeLocked(r *Report) {
 	e.report.Store(r)
-	e.brief.stale.Store(true)
+	e.changed()
 }
 
 // Report returns the engine's report if it is fresh at now and complete, otherwise nil. The report is shared: do not change it.

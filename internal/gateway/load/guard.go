@@ -59,7 +59,7 @@ func (t *Tracker) Acquire(e *Engine, now time.Time, stage Stage, amount int64, e
 	g.gauge().Add(g.weight())
 	e.mu.Lock()
 	e.mu.held.insert(g, func(g *Guard) *guardLinks { return &g.onEngine })
-	e.brief.stale.Store(true)
+	e.changed()
 	if stage == StagePrefill {
 		g.uncached = max(amount, 0)
 		g.enterPrefillLocked()
@@ -98,6 +98,7 @@ func (g *Guard) unlink() {
 	g.engine.mu.Unlock()
 	g.gauge().Add(-g.weight())
 	g.engine.active.Add(-1)
+	g.engine.changed()
 }
 
 func (g *Guard) gauge() *atomic.Int64 {

@@ -16,6 +16,7 @@ import (
 type LeastLoad struct {
 	limits Limits
 	turn   atomic.Uint64
+	memo   leastMemo
 }
 
 // NewLeastLoad returns the policy.
@@ -26,14 +27,28 @@ var _ Policy = (*LeastLoad)(nil)
 // Name implements Policy.
 func (p *LeastLoad) Name() string { return "load_based" }
 
-// Pick implements Policy. It passes over the candidates twice, by what their load records have in brief, and keeps a list only of those that admission
-// refuses. Admission is asked of those alone that would be the least so far: what it says of the others changes nothing, unless it refuses all, and then none is
-// passed over.
+// Pick implements Policy. It looks anew at those candidates only whose block of 64 has one that has changed; see leastMemo. Where that cannot be known, or nobody
+// can be picked, it looks at all.
 func (p *LeastLoad) Pick(_ context.Context, c *fleet.Set, r *Request) (Pick, error) {
 	if c.Len() == 0 {
 		return Pick{}, &PickError{Class: NoCandidates, Stage: r.Stage}
 	}
 	k := leastLoadPick{c: c, r: r, now: c.Nanos(r.Now), reported: true}
+	if c.Watched() {
+		if least, ok := p.memo.pick(p, &k); ok {
+			k.trace()
+			return k.done(least), nil
+		}
+		k.reported = true
+	}
+	return p.lookAtAll(&k)
+}
+
+// lookAtAll passes over the candidates twice, by what their load records have in brief, and keeps a list only of those that admission
+// refuses. Admission is asked of those alone that would be the least so far: what it says of the others changes nothing, unless it refuses all, and then none is
+// passed over.
+func (p *LeastLoad) lookAtAll(k *leastLoadPick) (Pick, error) {
+	c, r := k.c, k.r
 	for _, e := range c.Loads() {
 		if _, ok := e.Requests(k.now); !ok {
 			k.reported = false
@@ -59,19 +74,24 @@ func (p *LeastLoad) Pick(_ context.Context, c *fleet.Set, r *Request) (Pick, err
 	if best.ties == 0 {
 		return Pick{}, &PickError{Class: NoAdmissibleEngine, Stage: r.Stage, Rejections: refused}
 	}
+	least := best.least
+	if best.ties > 1 {
+		least = p.takeTurns(k, best)
+	}
+	return k.done(least), nil
+}
+
+// done is the pick of the candidate.
+func (k *leastLoadPick) done(least scored) Pick {
 	why := ReasonLeastLocally
 	if k.reported {
 		why = ReasonLeastLoad
 	}
-	least := best.least
-	if best.ties > 1 {
-		least = p.takeTurns(&k, best)
+	engine := k.c.Worker(least.at)
+	if k.r.Trace != nil {
+		k.r.Trace.picked(k.considered(engine, least))
 	}
-	engine := c.Worker(least.at)
-	if r.Trace != nil {
-		r.Trace.picked(k.considered(engine, least))
-	}
-	return Pick{Engine: engine, Rank: NoRank, Reason: why}, nil
+	return Pick{Engine: engine, Rank: NoRank, Reason: why}
 }
 
 // check asks admission of one engine.
