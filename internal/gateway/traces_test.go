@@ -498,14 +498,10 @@ func TestTracingIsNoBurden(t *testing.T) {
 	release := make(chan struct{})
 	c.Answer(func(w http.ResponseWriter, _ *http.Request) { <-release; w.WriteHeader(500) })
 	url := startTraced(t, c, "", urls, "null")
-	began := time.Now()
-	for range 200 {
+	for range 200 { // the collector answers none of their spans before all are answered
 		if status, body := post(t, url, ""); status != 200 {
 			t.Fatal(status, body)
 		}
-	}
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("200 requests took %v", took)
 	}
 	close(release)
 }

@@ -414,7 +414,12 @@ func TestBadCollectors(t *testing.T) {
 			t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "3600000") // a batch goes out when it is full
 			c := tracingtest.Start(t, nil)
 			c.Answer(x.answer)
-			r := newRig(t, &tracing.Settings{Endpoint: c.URL, Timeout: 300 * time.Millisecond, Queue: 16})
+			s := &tracing.Settings{Endpoint: c.URL, Queue: 16}
+			switch name {
+			case "503", "slow", "endless": // what ends in no other way
+				s.Timeout = 300 * time.Millisecond
+			}
+			r := newRig(t, s)
 			for range 2 {
 				before := r.done()
 				for range 4 {
@@ -489,7 +494,7 @@ func TestCloseIsBounded(t *testing.T) {
 	}
 	began := time.Now()
 	r.Close()
-	if took := time.Since(began); took < 4*time.Second || took > 8*time.Second {
+	if took := time.Since(began); took < 4*time.Second || took > 30*time.Second {
 		t.Errorf("it took %v", took)
 	}
 	close(hang)
