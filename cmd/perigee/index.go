@@ -22,7 +22,7 @@ import (
 // indexCmd serves a prefix index until a signal ends it.
 type indexCmd struct {
 	Listen     string      `default:"127.0.0.1:50051" placeholder:"ADDR" help:"Where gateways ask: host:port, or unix:/path. Port 0: any free one, printed."`
-	ConfigFile config.Once `name:"config" placeholder:"FILE" help:"A gateway's configuration: its discovery says which engines there are."`
+	ConfigFile config.Once `name:"config" placeholder:"FILE" help:"A gateway's configuration: its discovery says which engines there are, and its managers which Cache Managers."`
 	WorkerURLs config.List `name:"worker-urls" placeholder:"URL..." help:"The engines, as the gateways name them: several after one flag, separated by commas, or the flag again."`
 
 	EngineAPIKeyFile config.Once `name:"engine-api-key-file" placeholder:"FILE" help:"A file with the key that engines ask for; with --worker-urls."`
@@ -110,7 +110,7 @@ func (c *indexCmd) options(rc *runContext) (o indexd.Options, err error) {
 		return o, exitError{exitUsage, "index: only a static list of engines is followed"}
 	}
 	o = indexd.Options{
-		Listen: c.Listen, Admin: c.Admin, Workers: cfg.Discovery.Static.Workers, Open: c.Open, MaxInFlight: c.MaxInFlight, MaxSnapshots: c.MaxSnapshots,
+		Listen: c.Listen, Admin: c.Admin, Workers: cfg.Discovery.Static.Workers, Managers: cfg.Managers, Open: c.Open, MaxInFlight: c.MaxInFlight, MaxSnapshots: c.MaxSnapshots,
 		Limits: local.Options{Limit: c.MaxClaims}, Log: rc.log,
 	}
 	if o.Transport, err = engineKeys(rc, o.Workers); err != nil {

@@ -27,6 +27,7 @@ import (
 type managerRig struct {
 	*prefixRig
 	g      *Gateway
+	source prefix.Source // that policies ask
 	m      *managertest.Manager
 	client *http.Client
 	filler int
@@ -41,12 +42,20 @@ discovery:
     workers:
       - {id: e1, url: "%s"}
       - {id: e2, url: "%s"}
-managers:
-  - {id: host-1, events: "%s", replay: "%s", snapshot: "%s"}
-server: {port: 0, admin: {port: 0}}
+%sserver: {port: 0, admin: {port: 0}}
 `
 
+// newManagerRig starts one that follows the Manager itself.
 func newManagerRig(t *testing.T, policy string) *managerRig {
+	t.Helper()
+	r := newManagedEngines(t)
+	r.serve(policy, fmt.Sprintf("managers: [{id: host-1, events: %q, replay: %q, snapshot: %q}]\n", r.m.Events, r.m.Replay, r.m.Snapshot))
+	r.source = r.p.store
+	return r
+}
+
+// newManagedEngines starts the engines and the Manager.
+func newManagedEngines(t *testing.T) *managerRig {
 	t.Helper()
 	r := &managerRig{prefixRig: &prefixRig{t: t}, client: &http.Client{Transport: &http.Transport{}}, filler: 1 << 16}
 	t.Cleanup(r.client.CloseIdleConnections)
@@ -62,22 +71,26 @@ func newManagerRig(t *testing.T, policy string) *managerRig {
 	}
 	r.m = managertest.Start(t, 7, managertest.Loopback)
 	t.Cleanup(r.m.Stop)
-	text := fmt.Sprintf(managerYAML, rigModel, policy, r.engines[0].URL(), r.engines[1].URL(), r.m.Events, r.m.Replay, r.m.Snapshot)
-	cfg, faults := config.Parse("test.yaml", []byte(text))
+	return r
+}
+
+// serve starts the gateway, with more lines of configuration.
+func (r *managerRig) serve(policy, more string) {
+	r.t.Helper()
+	cfg, faults := config.Parse("test.yaml", fmt.Appendf(nil, managerYAML, rigModel, policy, r.engines[0].URL(), r.engines[1].URL(), more))
 	if cfg == nil {
-		t.Fatal(faults)
+		r.t.Fatal(faults)
 	}
 	var err error
-	if r.g, err = Start(t.Context(), Options{Config: cfg, Log: slog.New(slog.DiscardHandler), Seed: 1}); err != nil {
-		t.Fatal(err)
+	if r.g, err = Start(r.t.Context(), Options{Config: cfg, Log: slog.New(slog.DiscardHandler), Seed: 1}); err != nil {
+		r.t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	r.t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		_ = r.g.Shutdown(ctx) // its error is the context's
 	})
 	r.p, r.registry = r.g.prefixes, r.g.registry
-	return r
 }
 
 const promptTokens = 512
@@ -96,8 +109,8 @@ func (r *managerRig) held() string {
 		q.Tokens = append(q.Tokens, uint32(id))
 	}
 	var m prefix.Match
-	if err := r.p.store.Lookup(r.t.Context(), &q, &m); err != nil {
-		r.t.Fatal(err)
+	if err := r.source.Lookup(r.t.Context(), &q, &m); err != nil {
+		return err.Error() // a service that has not asked each engine
 	}
 	var out []string
 	for _, id := range []string{"e1", "e2"} {
@@ -149,7 +162,10 @@ func (r *managerRig) cost(fixed float64) {
 		Kind: managerwire.Cost, Engine: r.engines[0].URL(), Instance: 5, Medium: managerwire.CPU, Fixed: fixed, PerToken: 1e-7, Samples: 50, Error: 0.1, Age: 0.2,
 	})
 	no := r.registry.View().Get("e1").No
-	r.until("the price", func() string { return fmt.Sprint(r.p.costs.Of(no)[prefix.Host].Fixed) }, fmt.Sprint(fixed))
+	r.until("the price", func() string {
+		r.held() // with which a service's come
+		return fmt.Sprint(r.p.costs.Of(no)[prefix.Host].Fixed)
+	}, fmt.Sprint(fixed))
 }
 
 // served sends the prompt to the gateway and returns the engine that was picked.

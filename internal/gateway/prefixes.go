@@ -43,7 +43,7 @@ type prefixes struct {
 	running sync.WaitGroup
 	seen    *fleet.View // that was looked at last; of the goroutine
 	under   *config.Config
-	kept    []uint32 // engines that are followed
+	there   []uint32 // all engines of seen
 }
 
 // Times of the sweep. Freeing costs up to a microsecond a block, for which a writer waits and no reader: four thousand hold up events
@@ -60,7 +60,7 @@ func startPrefixes(r *fleet.Registry, c func() *config.Config, client *http.Clie
 	p.own, p.remote.metrics = newCountedSource(p.store, m), m
 	p.follower = events.Start(events.Options{Client: client, Log: log})
 	p.managers = managers.Start(managers.Options{Store: p.store, Costs: &p.costs, Log: log})
-	m.Registry().MustRegister(newPrefixCollector(p), newManagerCollector(p.managers))
+	m.Registry().MustRegister(newPrefixCollector(p), p.managers.Collector())
 	var ctx context.Context
 	ctx, p.stop = context.WithCancel(context.Background())
 	p.running.Go(func() { p.reconcile(ctx) })
@@ -111,8 +111,9 @@ func (p *prefixes) follow(v *fleet.View, c *config.Config) {
 	wants := assemble.WantsOf(c)
 	sources := eventSources(c)
 	var known []local.Engine
-	var kept []uint32
+	var there, kept []uint32
 	for w := range v.All() {
+		there = append(there, w.No)
 		n := events.Needs(wants.Of(w))
 		if n == (events.Needs{}) {
 			continue
@@ -138,12 +139,12 @@ func (p *prefixes) follow(v *fleet.View, c *config.Config) {
 	}
 	p.store.Know(known)
 	p.follower.Keep(kept)
-	for _, no := range p.kept {
-		if !slices.Contains(kept, no) {
+	for _, no := range p.there {
+		if !slices.Contains(there, no) {
 			p.costs.Forget(no) // numbers are never given again
 		}
 	}
-	p.kept = kept
+	p.there = there
 	// Cache Managers are followed where somebody looks prefixes up here, and none elsewhere.
 	if wants.Prefix() {
 		p.managers.Set(managerTargets(c))

@@ -80,7 +80,7 @@ func (p *prefixes) serve(listen, token string, failed chan<- error) error {
 	p.metrics.Registry().MustRegister(calls)
 	p.shared.addr = l.Addr()
 	p.shared.server = indexer.New(indexer.Options{
-		Store: p.store, URL: p.urlOf, Position: p.position, Token: token, TLS: p.shared.tls(), Log: p.log,
+		Store: p.store, URL: p.urlOf, Position: p.position, Costs: &p.costs, Token: token, TLS: p.shared.tls(), Log: p.log,
 		Hooks: indexer.Hooks{Answered: func(method string, code codes.Code, _ time.Duration) {
 			calls.WithLabelValues(method, code.String()).Inc()
 		}},

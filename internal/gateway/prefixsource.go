@@ -89,7 +89,7 @@ func (r *remoteSources) get(provider config.PrefixProvider, k config.KVIndexer, 
 	own := &remoteSource{}
 	own.secrets.Store(held.indexers[k.IndexerFiles].secrets())
 	o := remote.Options{
-		Endpoints: endpoints, Engines: p.enginesOf, Timeout: k.QueryTimeout, MaxInFlight: k.QueryMaxInflight, Log: p.log,
+		Endpoints: endpoints, Engines: p.enginesOf, Costs: &p.costs, Timeout: k.QueryTimeout, MaxInFlight: k.QueryMaxInflight, Log: p.log,
 		Secrets: func() remote.Secrets { return *own.secrets.Load() },
 	}
 	var s prefix.Source

@@ -69,7 +69,8 @@ var arrows = map[string][]string{
 
 	"internal/gateway/indexd": { // the shell of perigee index
 		"internal/gateway/config", "internal/gateway/fleet", "internal/gateway/fleet/introspect", "internal/gateway/fleet/keeper", "internal/gateway/prefix/events",
-		"internal/gateway/prefix/events/stream", "internal/gateway/prefix/indexer", "internal/gateway/prefix/local", "internal/gateway/prefix/warm",
+		"internal/gateway/prefix", "internal/gateway/prefix/events/stream", "internal/gateway/prefix/indexer", "internal/gateway/prefix/local", "internal/gateway/prefix/managers",
+		"internal/gateway/prefix/warm",
 	},
 
 	// The pure core of the Cache Manager.

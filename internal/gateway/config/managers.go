@@ -36,10 +36,11 @@ func checkDialled(s string) (string, string) {
 	return "", ""
 }
 
-// compareManagers holds ids and publishers apart: one that is followed twice would count twice. The three sockets of one are three. It warns of Managers that no policy listens to.
+// compareManagers holds ids and publishers apart: one that is followed twice would count twice. The three sockets of one are three. It warns of Managers that nobody listens
+// to: where a policy asks a service, that may be following them by this same file.
 func (d *decoder) compareManagers(c *Config) {
 	all := c.Managers
-	if len(all) > 0 && d.clean("models") && d.clean("managers") && !ownIndex(c.Models) {
+	if len(all) > 0 && d.clean("models") && d.clean("managers") && !ownIndex(c.Models) && !anyPolicy(c.Models, asksService) {
 		d.warnAt("managers", "has no effect: no policy looks prefixes up in the gateway's own index", "choose cache_aware or cost with prefix_provider radix_tree, or remove it")
 	}
 	ids, publishers := map[string]bool{}, map[string]bool{}

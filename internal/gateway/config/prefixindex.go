@@ -107,6 +107,12 @@ func ownIndex(models []Model) bool {
 	})
 }
 
+// asksService tells whether a policy looks prefixes up in a `perigee index` service.
+func asksService(p *Policy) bool {
+	provider, _ := p.Prefixes()
+	return p.NeedsPrefixes() && provider == PerigeeIndex
+}
+
 // anyPolicy tells whether some policy is such a one: a model's, which its buckets take over, or a group's.
 func anyPolicy(models []Model, is func(*Policy) bool) bool {
 	for i := range models {

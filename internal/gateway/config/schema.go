@@ -52,7 +52,7 @@ func (c *Config) fields() []field {
 		{key: "discovery", required: true, val: sub(&c.Discovery),
 			doc: "Where the engines come from: exactly one source."},
 		{key: "managers", val: records(&c.Managers, func(m *Manager) record { return m }),
-			doc: "The Cache Managers that are followed: what they can restore counts for the engines attached to them. Only where a policy looks prefixes up in the gateway's own index. See [what a Manager tells](manager-events.md)."},
+			doc: "The Cache Managers that are followed: what they can restore counts for the engines attached to them. A gateway follows them only where a policy looks prefixes up in its own index; where policies ask a service, `perigee index --config` does. See [what a Manager tells](manager-events.md)."},
 		{key: "peers", fixed: true, val: optional(&c.Peers, itself),
 			doc: "The other gateways that serve the same engines. Those that tell each other what they send are not blind to each other between two load reports; the `cost` policy counts it. See [several gateways](operations.md#several-gateways)."},
 		{key: "prefix_index", val: sub(&c.PrefixIndex),

@@ -1,6 +1,8 @@
 package indexd
 
 import (
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -46,7 +48,7 @@ func (s *Service) follow(v *fleet.View) {
 		if len(w.Models) == 0 { // it has not said what it is
 			continue
 		}
-		e := local.Engine{No: w.No, Base: w.Base(), Names: w.Models, Adapters: w.Adapters}
+		e := local.Engine{No: w.No, URL: strings.TrimRight(w.URL, "/"), Base: w.Base(), Names: w.Models, Adapters: w.Adapters}
 		known, kept = append(known, e), append(kept, w.No)
 		t := events.Target{Worker: w, Domain: e.Base, Needs: events.Needs{Prefix: true}, Open: func(rank int32) events.Claims { return s.store.Open(e, rank) }}
 		if s.warm != nil {
@@ -66,6 +68,12 @@ func (s *Service) follow(v *fleet.View) {
 	}
 	s.store.Know(known)
 	s.follower.Keep(kept)
+	for _, no := range s.kept {
+		if !slices.Contains(kept, no) {
+			s.costs.Forget(no) // numbers are never given again
+		}
+	}
+	s.kept = kept
 }
 
 // Times of the sweep, which are the gateway's: a slice holds events up for as long as a large batch does, and no reader.

@@ -27,7 +27,7 @@ func newMetrics(s *Service) *metrics {
 		calls:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "perigee_index_calls_total", Help: "Calls that are over, by method and gRPC status."}, []string{"method", "code"}),
 		seconds:  prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "perigee_index_call_seconds", Help: "Time in the service of calls that were answered.", Buckets: callBuckets}, []string{"method"}),
 	}
-	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), m.calls, m.seconds, state{s})
+	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), m.calls, m.seconds, state{s}, s.managers.Collector())
 	return m
 }
 

@@ -21,9 +21,11 @@ type Options struct {
 	Admin string
 	// Workers are the engines. Decode engines are left out: nobody looks for a prefix there.
 	Workers []config.Worker
+	// Managers are the Cache Managers that are followed besides.
+	Managers []config.Manager
 	// Transport asks the engines what they are and where they publish; their keys are its matter. Nil: one without keys.
 	Transport http.RoundTripper
-	// Token and TLS are the server's; see indexer.Options.
+	// Token and TLS are the server's; see indexer.Options. [Service.Present] changes them.
 	Token string
 	TLS   *tls.Config
 	// Open says that everybody who reaches the listener may ask, though it is not on loopback.

@@ -2,21 +2,25 @@ package indexd
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/gateway/config"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet/introspect"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet/keeper"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/events"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/events/stream"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/indexer"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/local"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix/managers"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/warm"
 )
 
@@ -28,9 +32,12 @@ type Service struct {
 	keeper   *keeper.Keeper
 	client   *http.Client // asks engines
 	store    *local.Store
+	costs    prefix.Costs // of restores
 	follower *events.Follower
+	managers *managers.Follower
 	warm     *warm.Source // nil: nobody is asked
 	server   *indexer.Server
+	tls      atomic.Pointer[tls.Config] // of server; nil: plain text
 	metrics  *metrics
 	listener net.Listener
 	admin    *http.Server
@@ -39,6 +46,7 @@ type Service struct {
 	ctx     context.Context
 	stop    context.CancelFunc
 	changed chan struct{} // one place
+	kept    []uint32      // engines that are followed; of reconcile
 	failed  chan error
 	running sync.WaitGroup // all goroutines that are not of a field
 	closing sync.Once
@@ -100,11 +108,12 @@ func (s *Service) begin() error {
 		}
 	}
 	s.follower = events.Start(events.Options{Client: client, Log: s.log})
+	s.managers = managers.Start(managers.Options{Store: s.store, Costs: &s.costs, Log: s.log})
 	s.metrics = newMetrics(s)
 	urls := &urls{registry: s.registry}
 	s.server = indexer.New(indexer.Options{
-		Store: s.store, URL: urls.of, Position: s.position, MaxInFlight: s.o.MaxInFlight, MaxSnapshots: s.o.MaxSnapshots,
-		Token: s.o.Token, TLS: s.o.TLS, Hooks: indexer.Hooks{Answered: s.metrics.answered}, Log: s.log,
+		Store: s.store, URL: urls.of, Position: s.position, Costs: &s.costs, MaxInFlight: s.o.MaxInFlight, MaxSnapshots: s.o.MaxSnapshots,
+		Token: s.o.Token, TLS: s.handshakes(), Hooks: indexer.Hooks{Answered: s.metrics.answered}, Log: s.log,
 	})
 	s.server.SetReady(false)
 	s.keeper, err = keeper.Start(keeper.Options{
@@ -117,11 +126,13 @@ func (s *Service) begin() error {
 	})
 	if err != nil {
 		s.follower.Close()
+		s.managers.Close()
 		s.server.Close(0)
 		s.endWarm()
 		client.CloseIdleConnections()
 		return err
 	}
+	s.managers.Set(managerTargets(s.o.Managers))
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.running.Go(s.reconcile)
 	s.running.Go(s.sweep)
@@ -139,6 +150,33 @@ func targets(workers []config.Worker) (out []introspect.Target) {
 			t.Stage = fleet.Prefill
 		}
 		out = append(out, t)
+	}
+	return out
+}
+
+// handshakes is the server's side of TLS, nil for plain text: each handshake goes by what is presented then.
+func (s *Service) handshakes() *tls.Config {
+	if s.o.TLS == nil {
+		return nil
+	}
+	s.tls.Store(s.o.TLS)
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.tls.Load(), nil }}
+}
+
+// Present has the calls that come from now on present another token, and further handshakes go by another configuration; connections that there
+// are stay. A service that was started without the one or the other stays without it.
+func (s *Service) Present(token string, t *tls.Config) {
+	if s.o.Token != "" && token != "" {
+		s.server.SetToken(token)
+	}
+	if s.o.TLS != nil && t != nil {
+		s.tls.Store(t)
+	}
+}
+
+func managerTargets(all []config.Manager) (out []managers.Target) {
+	for _, m := range all {
+		out = append(out, managers.Target(m))
 	}
 	return out
 }
@@ -199,6 +237,7 @@ func (s *Service) Close(grace time.Duration) {
 		s.stop()
 		s.keeper.Close()
 		s.follower.Close()
+		s.managers.Close()
 		s.running.Wait()
 		s.endWarm()
 		s.client.CloseIdleConnections()

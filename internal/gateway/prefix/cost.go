@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -36,6 +37,7 @@ func (c CostRecord) Restore(tokens int64, now time.Time) (seconds float64, ok bo
 // Manager, as while it moves, and what the one says or takes back is nothing of the other's. All methods may be called at once. The zero value
 // knows nothing.
 type Costs struct {
+	changes atomic.Uint64
 	mu      sync.RWMutex
 	source  uint64 // the last that was given out
 	engines map[uint32]*engineCosts
@@ -61,6 +63,9 @@ func (c *Costs) Source() uint64 {
 	return c.source
 }
 
+// Changes returns a number that grows whenever something was said or taken back, and is 0 before.
+func (c *Costs) Changes() uint64 { return c.changes.Load() }
+
 // Set takes in a source's record; the device needs none. The zero record takes it back.
 func (c *Costs) Set(source uint64, engine uint32, t Tier, r CostRecord) {
 	if t >= Tiers {
@@ -83,6 +88,7 @@ func (c *Costs) Set(source uint64, engine uint32, t Tier, r CostRecord) {
 	}
 	e.said[i].records[t] = r
 	e.join()
+	c.changes.Add(1)
 }
 
 // Withdraw takes back all that a source has said of an engine.
@@ -97,6 +103,7 @@ func (c *Costs) Withdraw(source uint64, engine uint32) {
 	if e.join(); len(e.said) == 0 {
 		delete(c.engines, engine)
 	}
+	c.changes.Add(1)
 }
 
 // join works out what the sources say together. Whose memory a block is in a look-up does not tell, so that no figure is below any of theirs. What
@@ -132,6 +139,7 @@ func (c *Costs) Forget(engine uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.engines, engine)
+	c.changes.Add(1)
 }
 
 // Of returns the engine's records, by tier: where several sources have one, the upper end of what they say. c may be nil.

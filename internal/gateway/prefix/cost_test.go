@@ -69,15 +69,24 @@ func TestCostSources(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", what, got, r)
 		}
 	}
+	if c.Changes() != 0 {
+		t.Error("changed before anything was said")
+	}
 	c.Set(one, 7, Host, cheap)
 	want("one", cheap)
+	if c.Changes() != 1 {
+		t.Errorf("%d changes", c.Changes())
+	}
 	c.Set(other, 7, Host, dear)
 	want("both", CostRecord{Fixed: 0.5, PerToken: 0.002, Samples: 3, Error: 0.2, At: dear.At})
 	c.Withdraw(other, 7)
 	want("the other has gone", cheap)
-	c.Withdraw(other, 7)
+	before := c.Changes()
 	c.Withdraw(other, 8)
-	want("and again", cheap)
+	want("and of another engine", cheap)
+	if c.Changes() != before {
+		t.Error("nothing taken back is a change")
+	}
 	c.Set(other, 7, Host, dear)
 	c.Set(one, 7, Host, CostRecord{})
 	want("one knows nothing any more", dear)

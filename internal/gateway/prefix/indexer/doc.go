@@ -4,6 +4,8 @@
 //
 //   - An answer is what the index said at one moment, and complete: of each engine that the service follows for the model, it says how much it
 //     holds, or that it cannot say, or nothing, which means that it holds nothing.
+//   - Prices of restores go along where the caller has others than the service, and each is told about once a second. What no longer counts is
+//     not told.
 //   - Nothing waits. A call beyond [Options.MaxInFlight] is refused at once with ResourceExhausted, before its message is read; a call whose
 //     deadline has passed is refused with DeadlineExceeded before any work.
 //   - Requests are bounded: [MaxRequest] bytes (ResourceExhausted, by the library) and [MaxNames] names (OutOfRange). What a request allocates is

@@ -42,7 +42,9 @@ func (s *Server) Lookup(ctx context.Context, r *indexpb.LookupRequest) (*indexpb
 	}
 	x.match.Reset()
 	m.edition.Lookup(r.Model, x.names, &x.match)
-	return m.answer(&x.match), nil
+	out := m.answer(&x.match)
+	s.prices.tell(r.PriceEdition, m, out)
+	return out, nil
 }
 
 // read takes the names out of a request.

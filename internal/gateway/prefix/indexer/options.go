@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/index"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/local"
 )
@@ -28,6 +29,9 @@ type Options struct {
 	// Position says how far the events of a rank have been applied; false: its claims are not to be believed just now, so that the rank is
 	// left out of snapshots. Nil: there are no snapshots.
 	Position func(engine uint32, rank int32) (Position, bool)
+	// Costs are what restores of what Cache Managers hold take; they go along with answers, as often as they change and once a second at most. It
+	// is the caller's. Nil: nobody knows.
+	Costs *prefix.Costs
 
 	// MaxInFlight is how many look-ups may be under way at once. 0 means 64: one takes some 50 µs of a core, so that more than a few at
 	// once are a burst, and at 2 MiB each they are 128 MiB at worst.

@@ -29,19 +29,19 @@ type Server struct {
 	o         Options // immutable after New
 	grpc      *grpc.Server
 	health    *health.Server
-	bearer    []byte
+	bearer    atomic.Pointer[[]byte] // nil: nothing is asked for
 	inFlight  atomic.Int64
 	snapshots atomic.Int64
 	models    models
+	prices    prices
 	once      sync.Once
 }
 
 // New returns a server that serves nobody yet, and is healthy. The caller closes it.
 func New(o Options) *Server {
 	s := &Server{o: o.withDefaults(), health: health.NewServer()}
-	if o.Token != "" {
-		s.bearer = []byte("Bearer " + o.Token)
-	}
+	s.prices.costs = o.Costs
+	s.SetToken(o.Token)
 	options := []grpc.ServerOption{
 		grpc.InTapHandle(s.admit),
 		grpc.UnaryInterceptor(s.unary),
@@ -63,6 +63,16 @@ func New(o Options) *Server {
 	healthpb.RegisterHealthServer(s.grpc, s.health)
 	s.SetReady(true)
 	return s
+}
+
+// SetToken has the calls that come from now on present another token ([Options.Token]).
+func (s *Server) SetToken(token string) {
+	if token == "" {
+		s.bearer.Store(nil)
+		return
+	}
+	bearer := []byte("Bearer " + token)
+	s.bearer.Store(&bearer)
 }
 
 // SetReady says in the health service whether gateways should ask here. Look-ups are answered all the same.
@@ -107,7 +117,7 @@ func (s *Server) admit(ctx context.Context, info *tap.Info) (context.Context, er
 		s.o.Hooks.Answered(path.Base(info.FullMethodName), status.Code(err), 0)
 		return ctx, err
 	}
-	if s.bearer != nil && !s.knows(info.Header) {
+	if bearer := s.bearer.Load(); bearer != nil && !presents(info.Header, *bearer) {
 		return refuse(errToken)
 	}
 	if ctx.Err() != nil {
@@ -136,9 +146,9 @@ const (
 	maxSnapshot = 5 * time.Minute
 )
 
-func (s *Server) knows(md metadata.MD) bool {
+func presents(md metadata.MD, bearer []byte) bool {
 	for _, v := range md.Get("authorization") {
-		if subtle.ConstantTimeCompare([]byte(v), s.bearer) == 1 {
+		if subtle.ConstantTimeCompare([]byte(v), bearer) == 1 {
 			return true
 		}
 	}

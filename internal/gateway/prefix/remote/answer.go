@@ -14,6 +14,9 @@ type answer struct {
 	model   *model
 	engines map[string]uint32 // the gateway's, by URL
 	prompt  int               // tokens
+
+	prices     []price  // that it said
+	distrusted []uint32 // engines of which its prices cannot be, sorted
 }
 
 // number returns the gateway's number of an engine by its place in the model's list.
@@ -30,10 +33,15 @@ func (a *answer) read(r *indexpb.LookupResponse, into *prefix.Match) (distrusted
 	if len(r.Ranks) != len(r.Engines) || len(r.Depths) != prefix.Tiers*len(r.Engines) {
 		return 0, contradiction("its columns differ in length")
 	}
+	if err := a.readPrices(r.Prices); err != nil {
+		return 0, err
+	}
+	distrusted = len(a.distrusted)
+	into.Blind = append(into.Blind, a.distrusted...)
 	for i, place := range r.Engines {
 		no, there := a.number(place)
-		if !there {
-			continue // it has come or gone in one of both fleets
+		if !there || a.distrusts(no) {
+			continue // it has come or gone in one of both fleets, or is blind
 		}
 		d, ok := a.depth(r.Depths[i*prefix.Tiers:])
 		if !ok || r.Ranks[i] < 0 {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -17,6 +19,16 @@ import (
 func TestHostileAnswers(t *testing.T) {
 	type resp = indexpb.LookupResponse
 	one := func(depths ...uint32) *resp { return &resp{Engines: []uint32{0}, Ranks: []int32{0}, Depths: depths} }
+	priced := func(prices ...*indexpb.Price) *resp {
+		r := one(0, 8, 8, 8)
+		r.PriceEdition, r.Prices = 5, prices
+		return r
+	}
+	price := func(change func(*indexpb.Price)) *resp {
+		p := hostPrice(0, 0.5)
+		change(p)
+		return priced(p, hostPrice(1, 0.5))
+	}
 	for _, c := range []struct {
 		about, want string
 		answer      *resp
@@ -36,6 +48,22 @@ func TestHostileAnswers(t *testing.T) {
 		{"engines beyond the list", "miss", &resp{Engines: []uint32{3, math.MaxUint32}, Ranks: []int32{0, 0}, Depths: make([]uint32, 8), Blind: []uint32{9}}},
 		{"too few ranks", "rejected: the answer contradicts itself: its columns differ in length", &resp{Engines: []uint32{0, 1}, Ranks: []int32{0}, Depths: make([]uint32, 8)}},
 		{"too few depths", "rejected: the answer contradicts itself: its columns differ in length", one(4, 4, 4)},
+		{"prices", "1/0:[0 8 8 8]; prices 1:0.5 2:0.5", price(func(*indexpb.Price) {})},
+		{"dear ones", "1/0:[0 8 8 8]; prices 1:1.7976931348623157e+308 2:0.5", price(func(p *indexpb.Price) { p.FixedSeconds = math.MaxFloat64 })},
+		{"no number", "blind [1]; prices 2:0.5", price(func(p *indexpb.Price) { p.FixedSeconds = math.NaN() })},
+		{"no number a token", "blind [1]; prices 2:0.5", price(func(p *indexpb.Price) { p.SecondsPerToken = math.NaN() })},
+		{"no number for an error", "blind [1]; prices 2:0.5", price(func(p *indexpb.Price) { p.ErrorShare = math.NaN() })},
+		{"without end", "blind [1]; prices 2:0.5", price(func(p *indexpb.Price) { p.SecondsPerToken = math.Inf(1) })},
+		{"below zero", "blind [1]; prices 2:0.5", price(func(p *indexpb.Price) { p.FixedSeconds = -1e-9 })},
+		{"an error below zero", "blind [1]; prices 2:0.5", price(func(p *indexpb.Price) { p.ErrorShare = -0.1 })},
+		{"of nothing", "blind [1]; prices 2:0.5", price(func(p *indexpb.Price) { p.Samples = 0 })},
+		{"of the device", "blind [1]; prices 2:0.5", price(func(p *indexpb.Price) { p.Tier = 0 })},
+		{"of no tier", "blind [1]; prices 2:0.5", price(func(p *indexpb.Price) { p.Tier = 4 })},
+		{"of a tier far beyond", "blind [1]; prices 2:0.5", price(func(p *indexpb.Price) { p.Tier = math.MaxUint32 })},
+		{"of another time", "blind [1]; prices 2:0.5", price(func(p *indexpb.Price) { p.AgeMs = math.MaxUint32 })},
+		{"twice for a tier", "blind [1]; prices 2:0.5", priced(hostPrice(0, 1), hostPrice(1, 0.5), hostPrice(0, 1))},
+		{"of nobody", "1/0:[0 8 8 8]; prices 1:0.5", priced(hostPrice(3, 1), hostPrice(math.MaxUint32, 1), hostPrice(0, 0.5))},
+		{"more than there can be", "rejected: the answer contradicts itself: more prices than engines can have", priced(make([]*indexpb.Price, 10)...)},
 		{"an edition that is no other", "rejected: the answer contradicts itself: the edition that was asked for is another", &resp{Model: said()}},
 		{"no edition", "rejected: the answer contradicts itself: the edition that was asked for is another", &resp{Model: &indexpb.Model{Engines: []string{"x"}}}},
 		{"blocks of no tokens", "rejected: the answer contradicts itself: a block size that cannot be", &resp{Model: &indexpb.Model{Edition: 9, Domains: []*indexpb.Domain{{}}}}},
@@ -50,11 +78,31 @@ func TestHostileAnswers(t *testing.T) {
 				return c.answer, nil
 			}}).serve(t)
 			n := network{"one:80": s}
-			if got := look(t.Context(), n.index(t, n.options("one")), 16); got != c.want {
+			o := n.options("one")
+			o.Costs = new(prefix.Costs)
+			if got := look(t.Context(), n.index(t, o), 16) + known(o.Costs); got != c.want {
 				t.Errorf("%s, want %s", got, c.want)
 			}
 		})
 	}
+}
+
+// hostPrice is a good one of the engine at a place.
+func hostPrice(place uint32, fixed float64) *indexpb.Price {
+	return &indexpb.Price{Engine: place, Tier: uint32(prefix.Host), FixedSeconds: fixed, SecondsPerToken: 1e-6, Samples: 9, ErrorShare: 0.1, AgeMs: 40}
+}
+
+// known writes what is known of restores from host memory, engine by engine.
+func known(c *prefix.Costs) (out string) {
+	for no := range uint32(10) {
+		if r := c.Of(no)[prefix.Host]; r.Samples > 0 {
+			out += fmt.Sprintf(" %d:%v", no, r.Fixed)
+		}
+	}
+	if out != "" {
+		out = "; prices" + out
+	}
+	return out
 }
 
 // TestUnfollowed: an engine of ours that the service does not follow is blind; one of its that we do not have is nobody's.
@@ -85,6 +133,9 @@ func FuzzAnswer(f *testing.F) {
 	}
 	add(&indexpb.LookupResponse{Engines: []uint32{0, 2}, Ranks: []int32{0, 1}, Depths: []uint32{4, 4, 8, 8, 0, 0, 0, 16}, Blind: []uint32{1}}, 16)
 	add(&indexpb.LookupResponse{Model: said()}, 16)
+	add(&indexpb.LookupResponse{Engines: []uint32{0}, Ranks: []int32{0}, Depths: []uint32{0, 4, 4, 4}, PriceEdition: 9, Prices: []*indexpb.Price{
+		hostPrice(0, 0.01), hostPrice(1, math.NaN()), {Engine: 2, Tier: 7}, hostPrice(9, 1), {Engine: 2, Tier: 2, SecondsPerToken: math.Inf(1), Samples: 1, AgeMs: math.MaxUint32},
+	}}, 16)
 	f.Fuzz(func(t *testing.T, b []byte, tokens int) {
 		var r indexpb.LookupResponse
 		if proto.Unmarshal(b, &r) != nil {
@@ -108,7 +159,34 @@ func FuzzAnswer(f *testing.F) {
 		if why := wrong(&into, tokens); why != "" {
 			t.Errorf("%s in %+v", why, into)
 		}
+		var costs prefix.Costs
+		var p prices
+		p.init(&costs)
+		p.take(&endpoint{}, "m", &a, anyPrices, r.PriceEdition)
+		checkPrices(t, &costs, &into, &a)
+		if p.close(); !reflect.DeepEqual(costs.Of(1), [prefix.Tiers]prefix.CostRecord{}) || len(p.mu.told) > 0 {
+			t.Error("prices of a source that is closed")
+		}
 	})
+}
+
+// checkPrices holds that what came of an answer are prices, of engines that it did not make blind for theirs.
+func checkPrices(t *testing.T, costs *prefix.Costs, into *prefix.Match, a *answer) {
+	now := time.Now()
+	for no := range uint32(5) {
+		for tier, r := range costs.Of(no) {
+			if r == (prefix.CostRecord{}) {
+				continue
+			}
+			bad := !(r.Fixed >= 0 && r.PerToken >= 0 && r.Error >= 0) || math.IsInf(r.Fixed, 0) || math.IsInf(r.PerToken, 0) || math.IsInf(r.Error, 0)
+			if age := now.Sub(r.At); bad || r.Samples <= 0 || age < 0 || age > time.Hour || tier == int(prefix.Device) || a.distrusts(no) {
+				t.Errorf("engine %d, tier %d: %+v", no, tier, r)
+			}
+		}
+		if a.distrusts(no) && (!into.IsBlind(no) || len(into.Ranks(no)) > 0) {
+			t.Errorf("engine %d is not blind: %+v", no, into)
+		}
+	}
 }
 
 // wrong says what a policy could not use of a match.

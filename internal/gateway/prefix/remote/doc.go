@@ -9,9 +9,10 @@
 //   - Of several endpoints the one that answered last is asked first, and the next where one is unreachable, late, overloaded or not
 //     ready. The deadline is shared out: an endpoint gets an equal part of what is left with those behind it.
 //   - What comes back is not trusted: an engine that the gateway does not have is left out, and one of which the answer says what cannot be (more
-//     than the prompt, less on all tiers than on one, twice) is blind. An answer that contradicts itself as a whole is rejected.
+//     than the prompt, less on all tiers than on one, twice, a price that is none) is blind. An answer that contradicts itself as a whole is rejected.
 //   - An engine of the gateway's that the service does not follow is blind, and never taken for one that holds nothing (Index only: a
 //     KVIndexer does not say which engines it follows).
+//   - Prices of restores are those of the endpoint that answered last, and of no other. They count for 10 s after it heard of them.
 //
 // # Statuses
 //

@@ -14,8 +14,11 @@ import (
 //
 // The first look-up of a model asks twice: the service says first what the model's blocks are named by and which engines it follows, which
 // is remembered for each endpoint. The same happens, within the same deadline, whenever that has changed.
+//
+// With [Options.Costs] the service's prices of restores come along with its answers, each when it has changed; see prices.
 type Index struct {
-	c *caller
+	c      *caller
+	prices prices
 }
 
 var _ prefix.Source = (*Index)(nil)
@@ -26,14 +29,19 @@ func NewIndex(o Options) (*Index, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Index{c: c}, nil
+	x := &Index{c: c}
+	x.prices.init(o.Costs)
+	return x, nil
 }
 
 // Name implements prefix.Source.
 func (x *Index) Name() string { return "index" }
 
-// Close breaks off what is under way, as unreachable, and ends the connections.
-func (x *Index) Close() { x.c.close() }
+// Close breaks off what is under way, as unreachable, ends the connections and takes all prices back.
+func (x *Index) Close() {
+	x.c.close()
+	x.prices.close()
+}
 
 // InFlight returns how many look-ups are out.
 func (x *Index) InFlight() int { return int(x.c.inFlight.Load()) }
@@ -55,16 +63,22 @@ var (
 func (x *Index) ask(ctx context.Context, e *endpoint, q *prefix.Query, into *prefix.Match) error {
 	m := e.models.get(q.Model)
 	client := indexpb.NewPrefixIndexClient(e.conn)
+	engines := x.c.o.Engines(q.Model)
 	for range maxAsked {
-		r, err := client.Lookup(ctx, m.request(q))
+		a := answer{model: m, engines: engines, prompt: len(q.Tokens)}
+		request := m.request(q)
+		request.PriceEdition = x.prices.has(e, q.Model, &a)
+		r, err := client.Lookup(ctx, request)
 		if err != nil {
 			return err
 		}
 		if r.Model == nil {
-			a := answer{model: m, engines: x.c.o.Engines(q.Model), prompt: len(q.Tokens)}
 			n, err := a.read(r, into)
 			if n > 0 {
 				x.c.o.Hooks.Distrusted(e.name, n)
+			}
+			if err == nil {
+				x.prices.take(e, q.Model, &a, request.PriceEdition, r.PriceEdition)
 			}
 			return err
 		}

@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 )
 
 // Options say whom a source asks. Endpoints and Engines are needed.
@@ -17,8 +19,10 @@ type Options struct {
 	// Endpoints are http://host:port, https://host:port or unix:/path, the preferred one first.
 	Endpoints []string
 	// Engines returns the engines that serve a model (as a request names it): their numbers (fleet.Worker.No) by their base URLs as they were
-	// registered. The map is not changed by anybody; it is called once a look-up.
+	// registered. The map is not changed by anybody; it is called once for each endpoint that a look-up asks.
 	Engines func(model string) map[string]uint32
+	// Costs gets what restores of what Cache Managers hold take, as the service says (Index only). It is the caller's. Nil: nobody wants to know.
+	Costs *prefix.Costs
 	// Timeout is how long a look-up may take. 0 means 100 ms, the reference's: a prefill that is saved takes longer, one that is lost
 	// while waiting does not.
 	Timeout time.Duration

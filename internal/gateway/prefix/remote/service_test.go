@@ -19,7 +19,14 @@ import (
 
 // serveStore serves a store on a listener until the test is over. The service's engine n is at http://n.
 func serveStore(t testing.TB, s *local.Store, l net.Listener) {
-	srv := indexer.New(indexer.Options{Store: s, URL: func(no uint32) (string, bool) { return fmt.Sprintf("http://%d", no), true }})
+	serve(t, indexer.Options{Store: s, URL: urlOf}, l)
+}
+
+func urlOf(no uint32) (string, bool) { return fmt.Sprintf("http://%d", no), true }
+
+// serve serves on a listener until the test is over.
+func serve(t testing.TB, o indexer.Options, l net.Listener) {
+	srv := indexer.New(o)
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = srv.Serve(l) })
 	t.Cleanup(func() {
@@ -182,7 +189,7 @@ func BenchmarkLookup(b *testing.B) {
 			if kind == "unix" {
 				endpoint = "unix:" + address
 			}
-			x, err := NewIndex(Options{Endpoints: []string{endpoint}, Engines: numbers(64), Timeout: 10 * time.Second})
+			x, err := NewIndex(Options{Endpoints: []string{endpoint}, Engines: numbers(64), Costs: new(prefix.Costs), Timeout: 10 * time.Second})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -32,7 +32,10 @@ type LookupRequest struct {
 	Edition uint64 `protobuf:"fixed64,2,opt,name=edition,proto3" json:"edition,omitempty"`
 	// names has an entry for each of Model.domains, in that order: the names of the prompt's full blocks from the first on, 16 bytes each.
 	// At most 131,072 names in all entries together; what comes behind may be left out.
-	Names         [][]byte `protobuf:"bytes,3,rep,name=names,proto3" json:"names,omitempty"`
+	Names [][]byte `protobuf:"bytes,3,rep,name=names,proto3" json:"names,omitempty"`
+	// price_edition says which prices the caller has: 0: none are wanted, as of a caller who knows of none; 1: none yet; else the price_edition of
+	// an answer to the same edition.
+	PriceEdition  uint64 `protobuf:"fixed64,4,opt,name=price_edition,json=priceEdition,proto3" json:"price_edition,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -88,6 +91,13 @@ func (x *LookupRequest) GetNames() [][]byte {
 	return nil
 }
 
+func (x *LookupRequest) GetPriceEdition() uint64 {
+	if x != nil {
+		return x.PriceEdition
+	}
+	return 0
+}
+
 // LookupResponse is either a Model, if the request's edition is not the present one, or the other fields.
 type LookupResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -100,7 +110,13 @@ type LookupResponse struct {
 	Depths  []uint32 `protobuf:"varint,4,rep,packed,name=depths,proto3" json:"depths,omitempty"`
 	// blind are the engines of which the service cannot say what they hold, also by their places. An engine of Model.engines that is neither
 	// here nor in engines holds nothing. One that is not in Model.engines is not followed by the service.
-	Blind         []uint32 `protobuf:"varint,5,rep,packed,name=blind,proto3" json:"blind,omitempty"`
+	Blind []uint32 `protobuf:"varint,5,rep,packed,name=blind,proto3" json:"blind,omitempty"`
+	// price_edition is that of the prices of restores now, above 1; 0: none are known, or none are wanted. It is the service's own, and means
+	// nothing to another one, or to the same after a restart.
+	PriceEdition uint64 `protobuf:"fixed64,6,opt,name=price_edition,json=priceEdition,proto3" json:"price_edition,omitempty"`
+	// prices are all that count of the engines of Model.engines, if the request's price_edition is another; else there are none. An engine's tier
+	// comes once at most. What is not there costs nobody knows what, so that what lies there is worth nothing.
+	Prices        []*Price `protobuf:"bytes,7,rep,name=prices,proto3" json:"prices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -170,6 +186,118 @@ func (x *LookupResponse) GetBlind() []uint32 {
 	return nil
 }
 
+func (x *LookupResponse) GetPriceEdition() uint64 {
+	if x != nil {
+		return x.PriceEdition
+	}
+	return 0
+}
+
+func (x *LookupResponse) GetPrices() []*Price {
+	if x != nil {
+		return x.Prices
+	}
+	return nil
+}
+
+// Price is what it takes an engine to bring a prefix from a lower tier to its device, as a Cache Manager has measured it.
+type Price struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// engine is its place in Model.engines.
+	Engine uint32 `protobuf:"varint,1,opt,name=engine,proto3" json:"engine,omitempty"`
+	// tier is 1, 2 or 3: host memory, disk, anything further away.
+	Tier uint32 `protobuf:"varint,2,opt,name=tier,proto3" json:"tier,omitempty"`
+	// fixed_seconds are of a restore, whatever its length. Neither these nor the next are negative, and all are finite.
+	FixedSeconds    float64 `protobuf:"fixed64,3,opt,name=fixed_seconds,json=fixedSeconds,proto3" json:"fixed_seconds,omitempty"`
+	SecondsPerToken float64 `protobuf:"fixed64,4,opt,name=seconds_per_token,json=secondsPerToken,proto3" json:"seconds_per_token,omitempty"`
+	// samples is how many restores it is drawn from, above 0; error_share how far they typically were from it.
+	Samples    uint32  `protobuf:"varint,5,opt,name=samples,proto3" json:"samples,omitempty"`
+	ErrorShare float64 `protobuf:"fixed64,6,opt,name=error_share,json=errorShare,proto3" json:"error_share,omitempty"`
+	// age_ms is how long before this was sent the service heard of it, in milliseconds. What is older than 10 s does not count, and is left out.
+	AgeMs         uint32 `protobuf:"varint,7,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Price) Reset() {
+	*x = Price{}
+	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Price) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Price) ProtoMessage() {}
+
+func (x *Price) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Price.ProtoReflect.Descriptor instead.
+func (*Price) Descriptor() ([]byte, []int) {
+	return file_internal_gateway_prefix_indexer_indexpb_index_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Price) GetEngine() uint32 {
+	if x != nil {
+		return x.Engine
+	}
+	return 0
+}
+
+func (x *Price) GetTier() uint32 {
+	if x != nil {
+		return x.Tier
+	}
+	return 0
+}
+
+func (x *Price) GetFixedSeconds() float64 {
+	if x != nil {
+		return x.FixedSeconds
+	}
+	return 0
+}
+
+func (x *Price) GetSecondsPerToken() float64 {
+	if x != nil {
+		return x.SecondsPerToken
+	}
+	return 0
+}
+
+func (x *Price) GetSamples() uint32 {
+	if x != nil {
+		return x.Samples
+	}
+	return 0
+}
+
+func (x *Price) GetErrorShare() float64 {
+	if x != nil {
+		return x.ErrorShare
+	}
+	return 0
+}
+
+func (x *Price) GetAgeMs() uint32 {
+	if x != nil {
+		return x.AgeMs
+	}
+	return 0
+}
+
 // Model is what is needed to ask for a model's prompts and to read the answers.
 type Model struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -188,7 +316,7 @@ type Model struct {
 
 func (x *Model) Reset() {
 	*x = Model{}
-	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[2]
+	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -200,7 +328,7 @@ func (x *Model) String() string {
 func (*Model) ProtoMessage() {}
 
 func (x *Model) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[2]
+	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -213,7 +341,7 @@ func (x *Model) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Model.ProtoReflect.Descriptor instead.
 func (*Model) Descriptor() ([]byte, []int) {
-	return file_internal_gateway_prefix_indexer_indexpb_index_proto_rawDescGZIP(), []int{2}
+	return file_internal_gateway_prefix_indexer_indexpb_index_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Model) GetEdition() uint64 {
@@ -256,7 +384,7 @@ type Domain struct {
 
 func (x *Domain) Reset() {
 	*x = Domain{}
-	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[3]
+	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -268,7 +396,7 @@ func (x *Domain) String() string {
 func (*Domain) ProtoMessage() {}
 
 func (x *Domain) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[3]
+	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -281,7 +409,7 @@ func (x *Domain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Domain.ProtoReflect.Descriptor instead.
 func (*Domain) Descriptor() ([]byte, []int) {
-	return file_internal_gateway_prefix_indexer_indexpb_index_proto_rawDescGZIP(), []int{3}
+	return file_internal_gateway_prefix_indexer_indexpb_index_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Domain) GetBase() string {
@@ -313,7 +441,7 @@ type SnapshotRequest struct {
 
 func (x *SnapshotRequest) Reset() {
 	*x = SnapshotRequest{}
-	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[4]
+	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -325,7 +453,7 @@ func (x *SnapshotRequest) String() string {
 func (*SnapshotRequest) ProtoMessage() {}
 
 func (x *SnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[4]
+	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -338,7 +466,7 @@ func (x *SnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_internal_gateway_prefix_indexer_indexpb_index_proto_rawDescGZIP(), []int{4}
+	return file_internal_gateway_prefix_indexer_indexpb_index_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SnapshotRequest) GetModel() string {
@@ -377,7 +505,7 @@ type SnapshotPart struct {
 
 func (x *SnapshotPart) Reset() {
 	*x = SnapshotPart{}
-	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[5]
+	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -389,7 +517,7 @@ func (x *SnapshotPart) String() string {
 func (*SnapshotPart) ProtoMessage() {}
 
 func (x *SnapshotPart) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[5]
+	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -402,7 +530,7 @@ func (x *SnapshotPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotPart.ProtoReflect.Descriptor instead.
 func (*SnapshotPart) Descriptor() ([]byte, []int) {
-	return file_internal_gateway_prefix_indexer_indexpb_index_proto_rawDescGZIP(), []int{5}
+	return file_internal_gateway_prefix_indexer_indexpb_index_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SnapshotPart) GetPart() isSnapshotPart_Part {
@@ -487,7 +615,7 @@ type Rank struct {
 
 func (x *Rank) Reset() {
 	*x = Rank{}
-	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[6]
+	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -499,7 +627,7 @@ func (x *Rank) String() string {
 func (*Rank) ProtoMessage() {}
 
 func (x *Rank) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[6]
+	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -512,7 +640,7 @@ func (x *Rank) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rank.ProtoReflect.Descriptor instead.
 func (*Rank) Descriptor() ([]byte, []int) {
-	return file_internal_gateway_prefix_indexer_indexpb_index_proto_rawDescGZIP(), []int{6}
+	return file_internal_gateway_prefix_indexer_indexpb_index_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Rank) GetEngine() string {
@@ -615,7 +743,7 @@ type Claims struct {
 
 func (x *Claims) Reset() {
 	*x = Claims{}
-	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[7]
+	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -627,7 +755,7 @@ func (x *Claims) String() string {
 func (*Claims) ProtoMessage() {}
 
 func (x *Claims) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[7]
+	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -640,7 +768,7 @@ func (x *Claims) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Claims.ProtoReflect.Descriptor instead.
 func (*Claims) Descriptor() ([]byte, []int) {
-	return file_internal_gateway_prefix_indexer_indexpb_index_proto_rawDescGZIP(), []int{7}
+	return file_internal_gateway_prefix_indexer_indexpb_index_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Claims) GetNames() []byte {
@@ -688,7 +816,7 @@ type RankEnd struct {
 
 func (x *RankEnd) Reset() {
 	*x = RankEnd{}
-	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[8]
+	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -700,7 +828,7 @@ func (x *RankEnd) String() string {
 func (*RankEnd) ProtoMessage() {}
 
 func (x *RankEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[8]
+	mi := &file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -713,7 +841,7 @@ func (x *RankEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankEnd.ProtoReflect.Descriptor instead.
 func (*RankEnd) Descriptor() ([]byte, []int) {
-	return file_internal_gateway_prefix_indexer_indexpb_index_proto_rawDescGZIP(), []int{8}
+	return file_internal_gateway_prefix_indexer_indexpb_index_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RankEnd) GetThrough() int64 {
@@ -734,17 +862,29 @@ var File_internal_gateway_prefix_indexer_indexpb_index_proto protoreflect.FileDe
 
 const file_internal_gateway_prefix_indexer_indexpb_index_proto_rawDesc = "" +
 	"\n" +
-	"3internal/gateway/prefix/indexer/indexpb/index.proto\x12\x10perigee.index.v1\"U\n" +
+	"3internal/gateway/prefix/indexer/indexpb/index.proto\x12\x10perigee.index.v1\"z\n" +
 	"\rLookupRequest\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x18\n" +
 	"\aedition\x18\x02 \x01(\x06R\aedition\x12\x14\n" +
-	"\x05names\x18\x03 \x03(\fR\x05names\"\x9d\x01\n" +
+	"\x05names\x18\x03 \x03(\fR\x05names\x12#\n" +
+	"\rprice_edition\x18\x04 \x01(\x06R\fpriceEdition\"\xf3\x01\n" +
 	"\x0eLookupResponse\x12-\n" +
 	"\x05model\x18\x01 \x01(\v2\x17.perigee.index.v1.ModelR\x05model\x12\x18\n" +
 	"\aengines\x18\x02 \x03(\rR\aengines\x12\x14\n" +
 	"\x05ranks\x18\x03 \x03(\x05R\x05ranks\x12\x16\n" +
 	"\x06depths\x18\x04 \x03(\rR\x06depths\x12\x14\n" +
-	"\x05blind\x18\x05 \x03(\rR\x05blind\"\x83\x01\n" +
+	"\x05blind\x18\x05 \x03(\rR\x05blind\x12#\n" +
+	"\rprice_edition\x18\x06 \x01(\x06R\fpriceEdition\x12/\n" +
+	"\x06prices\x18\a \x03(\v2\x17.perigee.index.v1.PriceR\x06prices\"\xd6\x01\n" +
+	"\x05Price\x12\x16\n" +
+	"\x06engine\x18\x01 \x01(\rR\x06engine\x12\x12\n" +
+	"\x04tier\x18\x02 \x01(\rR\x04tier\x12#\n" +
+	"\rfixed_seconds\x18\x03 \x01(\x01R\ffixedSeconds\x12*\n" +
+	"\x11seconds_per_token\x18\x04 \x01(\x01R\x0fsecondsPerToken\x12\x18\n" +
+	"\asamples\x18\x05 \x01(\rR\asamples\x12\x1f\n" +
+	"\verror_share\x18\x06 \x01(\x01R\n" +
+	"errorShare\x12\x15\n" +
+	"\x06age_ms\x18\a \x01(\rR\x05ageMs\"\x83\x01\n" +
 	"\x05Model\x12\x18\n" +
 	"\aedition\x18\x01 \x01(\x06R\aedition\x12\x12\n" +
 	"\x04lora\x18\x02 \x01(\tR\x04lora\x122\n" +
@@ -801,34 +941,36 @@ func file_internal_gateway_prefix_indexer_indexpb_index_proto_rawDescGZIP() []by
 	return file_internal_gateway_prefix_indexer_indexpb_index_proto_rawDescData
 }
 
-var file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_internal_gateway_prefix_indexer_indexpb_index_proto_goTypes = []any{
 	(*LookupRequest)(nil),   // 0: perigee.index.v1.LookupRequest
 	(*LookupResponse)(nil),  // 1: perigee.index.v1.LookupResponse
-	(*Model)(nil),           // 2: perigee.index.v1.Model
-	(*Domain)(nil),          // 3: perigee.index.v1.Domain
-	(*SnapshotRequest)(nil), // 4: perigee.index.v1.SnapshotRequest
-	(*SnapshotPart)(nil),    // 5: perigee.index.v1.SnapshotPart
-	(*Rank)(nil),            // 6: perigee.index.v1.Rank
-	(*Claims)(nil),          // 7: perigee.index.v1.Claims
-	(*RankEnd)(nil),         // 8: perigee.index.v1.RankEnd
+	(*Price)(nil),           // 2: perigee.index.v1.Price
+	(*Model)(nil),           // 3: perigee.index.v1.Model
+	(*Domain)(nil),          // 4: perigee.index.v1.Domain
+	(*SnapshotRequest)(nil), // 5: perigee.index.v1.SnapshotRequest
+	(*SnapshotPart)(nil),    // 6: perigee.index.v1.SnapshotPart
+	(*Rank)(nil),            // 7: perigee.index.v1.Rank
+	(*Claims)(nil),          // 8: perigee.index.v1.Claims
+	(*RankEnd)(nil),         // 9: perigee.index.v1.RankEnd
 }
 var file_internal_gateway_prefix_indexer_indexpb_index_proto_depIdxs = []int32{
-	2, // 0: perigee.index.v1.LookupResponse.model:type_name -> perigee.index.v1.Model
-	3, // 1: perigee.index.v1.Model.domains:type_name -> perigee.index.v1.Domain
-	6, // 2: perigee.index.v1.SnapshotPart.rank:type_name -> perigee.index.v1.Rank
-	7, // 3: perigee.index.v1.SnapshotPart.claims:type_name -> perigee.index.v1.Claims
-	8, // 4: perigee.index.v1.SnapshotPart.end:type_name -> perigee.index.v1.RankEnd
-	3, // 5: perigee.index.v1.Rank.domain:type_name -> perigee.index.v1.Domain
-	0, // 6: perigee.index.v1.PrefixIndex.Lookup:input_type -> perigee.index.v1.LookupRequest
-	4, // 7: perigee.index.v1.PrefixIndex.Snapshot:input_type -> perigee.index.v1.SnapshotRequest
-	1, // 8: perigee.index.v1.PrefixIndex.Lookup:output_type -> perigee.index.v1.LookupResponse
-	5, // 9: perigee.index.v1.PrefixIndex.Snapshot:output_type -> perigee.index.v1.SnapshotPart
-	8, // [8:10] is the sub-list for method output_type
-	6, // [6:8] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	3, // 0: perigee.index.v1.LookupResponse.model:type_name -> perigee.index.v1.Model
+	2, // 1: perigee.index.v1.LookupResponse.prices:type_name -> perigee.index.v1.Price
+	4, // 2: perigee.index.v1.Model.domains:type_name -> perigee.index.v1.Domain
+	7, // 3: perigee.index.v1.SnapshotPart.rank:type_name -> perigee.index.v1.Rank
+	8, // 4: perigee.index.v1.SnapshotPart.claims:type_name -> perigee.index.v1.Claims
+	9, // 5: perigee.index.v1.SnapshotPart.end:type_name -> perigee.index.v1.RankEnd
+	4, // 6: perigee.index.v1.Rank.domain:type_name -> perigee.index.v1.Domain
+	0, // 7: perigee.index.v1.PrefixIndex.Lookup:input_type -> perigee.index.v1.LookupRequest
+	5, // 8: perigee.index.v1.PrefixIndex.Snapshot:input_type -> perigee.index.v1.SnapshotRequest
+	1, // 9: perigee.index.v1.PrefixIndex.Lookup:output_type -> perigee.index.v1.LookupResponse
+	6, // 10: perigee.index.v1.PrefixIndex.Snapshot:output_type -> perigee.index.v1.SnapshotPart
+	9, // [9:11] is the sub-list for method output_type
+	7, // [7:9] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_internal_gateway_prefix_indexer_indexpb_index_proto_init() }
@@ -836,7 +978,7 @@ func file_internal_gateway_prefix_indexer_indexpb_index_proto_init() {
 	if File_internal_gateway_prefix_indexer_indexpb_index_proto != nil {
 		return
 	}
-	file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[5].OneofWrappers = []any{
+	file_internal_gateway_prefix_indexer_indexpb_index_proto_msgTypes[6].OneofWrappers = []any{
 		(*SnapshotPart_Rank)(nil),
 		(*SnapshotPart_Claims)(nil),
 		(*SnapshotPart_End)(nil),
@@ -847,7 +989,7 @@ func file_internal_gateway_prefix_indexer_indexpb_index_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_gateway_prefix_indexer_indexpb_index_proto_rawDesc), len(file_internal_gateway_prefix_indexer_indexpb_index_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
