@@ -44,12 +44,15 @@ type indexCmd struct {
 	MaxInFlight  int `help:"Look-ups that may be under way at once; beyond, they are refused. 0: 64."`
 	MaxSnapshots int `help:"Snapshots that may be under way at once. 0: 2."`
 	MaxClaims    int `help:"Blocks that one rank of an engine may claim; one that claims more is left out. 0: 4194304."`
+
+	hangupsForTesting chan os.Signal // nil in production: the process's own
 }
 
 // Help shows what a run looks like.
 func (indexCmd) Help() string {
 	return `Follows the engines' KV events and answers gateways' look-ups over gRPC (perigee.index.v1), so that the gateways keep no index of
-their own. Prints one line on stdout when it accepts calls. SIGTERM and SIGINT end it.
+their own. Prints one line on stdout when it accepts calls. SIGTERM and SIGINT end it. SIGHUP has the files of the token, the
+certificate, its key and the client authorities read anew: all of them are taken, or none when one has a fault; the log says which.
 
 Examples:
   perigee index --worker-urls http://10.0.0.1:8000 http://10.0.0.2:8000
@@ -63,6 +66,12 @@ const grace = time.Second
 
 // Run starts the service and waits.
 func (c *indexCmd) Run(rc *runContext) error {
+	hangups := c.hangupsForTesting
+	if hangups == nil {
+		hangups = make(chan os.Signal, 1) // one that waits will see what a second would
+		signal.Notify(hangups, syscall.SIGHUP)
+		defer signal.Stop(hangups)
+	}
 	o, err := c.options(rc)
 	if err != nil {
 		return err
@@ -84,14 +93,19 @@ func (c *indexCmd) Run(rc *runContext) error {
 	}
 	ctx, stop := signal.NotifyContext(rc.ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	select {
-	case <-ctx.Done():
-		if err := ctx.Err(); !errors.Is(err, context.Canceled) {
+	files := indexFiles{o.Token, o.TLS}
+	for {
+		select {
+		case <-ctx.Done():
+			if err := ctx.Err(); !errors.Is(err, context.Canceled) {
+				return err
+			}
+			return nil
+		case err := <-s.Failed():
 			return err
+		case <-hangups:
+			files = c.reload(rc, s, files)
 		}
-		return nil
-	case err := <-s.Failed():
-		return err
 	}
 }
 
@@ -119,12 +133,8 @@ func (c *indexCmd) options(rc *runContext) (o indexd.Options, err error) {
 	if err := c.snapshot(rc, &o); err != nil {
 		return o, err
 	}
-	if c.TokenFile != "" {
-		if o.Token, err = secret(rc, c.TokenFile); err != nil {
-			return o, err
-		}
-	}
-	o.TLS, err = c.tls()
+	files, err := c.files(rc)
+	o.Token, o.TLS = files.token, files.tls
 	return o, err
 }
 
