@@ -2,9 +2,11 @@
 
 import array
 import contextlib
+import fcntl
 import os
 import pathlib
 import random
+import resource
 import select
 import socket
 import struct
@@ -223,6 +225,24 @@ class Lying(unittest.TestCase):
                     continue
                 with self.assertRaises(client.Lost):
                     s.query([(0, [bytes(32)])])
+
+    def test_descriptors_beyond_1024(self):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if hard != resource.RLIM_INFINITY and hard < 2048:
+            self.skipTest("there may be no such descriptor")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        ready = frame(wire.READY, REF, P("<QQBII", 1, 1, 0, 1, 1) + wire.u32s([1]) + wire.u32s([0]))
+        with self.session(query=ready) as (s, _):
+            link = s._query.sock
+            high = fcntl.fcntl(link, fcntl.F_DUPFD_CLOEXEC, 1100)
+            link.close()
+            s._query.sock = socket.socket(fileno=high)
+            s._query.sock.settimeout(20)
+            ticket = s.ask([(0, [bytes(32)])])
+            while (a := s.answer(ticket, block=False)) is None:
+                pass
+            self.assertEqual(a.lease, client.Lease(1, 1, [1], [0]))
 
     def test_restore(self):
         plan = lambda *page, first=0, total=1: frame(wire.PLAN, REF, P("<IIIIII", 1, 1, 0, first, total, 1) + P("<IIIIQ", *page))

@@ -5,6 +5,7 @@ import functools
 import itertools
 import mmap
 import os
+import select
 import socket
 import struct
 from typing import NamedTuple, Optional
@@ -551,8 +552,9 @@ class Session:
         link = self._query
         if len(link.buffer) >= wire.HEADER.size:
             return True
-        import select
-        return bool(select.select([link.sock], [], [], 0)[0])
+        p = select.poll()  # and not select, whose descriptors are below 1024
+        p.register(link.sock, select.POLLIN)
+        return bool(p.poll(0))
 
     def query(self, wants, **options):
         """Asks and waits for the last answer."""
