@@ -1,9 +1,12 @@
 """The connector's decisions and threads, without vLLM and without a Manager: python3 python/tests/vllm_check.py."""
 
 import array
+import fcntl
 import os
 import pathlib
 import random
+import resource
+import select
 import sys
 import tempfile
 import threading
@@ -622,8 +625,9 @@ class Silent:
         os.write(self.w, b"x")
 
     def poll(self):
-        import select
-        if select.select([self.r], [], [], 0)[0]:
+        p = select.poll()
+        p.register(self.r, select.POLLIN)
+        if p.poll(0):
             os.read(self.r, 4096)
 
     def answer(self, ticket, block=True):
@@ -647,7 +651,73 @@ class Silent:
         os.close(self.w)
 
 
+class Dying(Silent):
+    """Its first questions are heard, and answered with leases; then it is gone, by a call of asking or of answering."""
+
+    def __init__(self, where, heard):
+        super().__init__()
+        self.where, self.heard = where, heard
+
+    def ask(self, wants, **options):
+        if self.where == "ask" and len(self.asked) == self.heard:
+            raise client.Lost("broken pipe")
+        return super().ask(wants, **options)
+
+    def answer(self, ticket, block=True):
+        if self.where == "answer" and ticket > self.heard:
+            raise client.Lost("the end")
+        return client.Answer(client.READY, "found", Lease(ticket, 1, [1], [0])) if self.where == "answer" and len(self.asked) > self.heard else None
+
+
 class Brokering(unittest.TestCase):
+    def test_each_question_is_counted_down_once(self):
+        """The session is lost as a question is sent, or in the midst of the answers: none stays open, and what was answered stays so."""
+        for where in ("ask", "answer"):
+            with self.subTest(where):
+                live, up = [], threading.Condition()
+
+                def register():
+                    with up:
+                        if live:
+                            raise OSError("gone")
+                        live.append(Dying(where, 2))
+                        return live[0]
+
+                b = brokering.Broker(register, 1, Log(), 0.25, clock=Clock())
+                self.addCleanup(b.close)
+                while b.credentials is None:
+                    b._thread.join(0.001)
+                asked = []
+                for i in range(3):
+                    asked.append(b.ask(bytes(32), 3600, f"{i}"))
+                    if i < 2:
+                        live[0].until(lambda: len(live[0].asked) == i + 1)
+                while any(q.state == brokering.ASKED for q in asked) or b.credentials is not None:
+                    b._thread.join(0.001)
+                self.assertEqual(b.open, 0)
+                self.assertEqual([q.state for q in asked], [brokering.READY] * 2 * (where == "answer") + [brokering.NOTHING] * (1 if where == "answer" else 3))
+
+    def test_descriptors_beyond_1024(self):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if hard != resource.RLIM_INFINITY and hard < 2048:
+            self.skipTest("there may be no such descriptor")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        session = Silent()
+        high = fcntl.fcntl(session.r, fcntl.F_DUPFD_CLOEXEC, 1100)
+        os.close(session.r)
+        session.r = high
+        b = brokering.Broker(lambda: session, 1, Log(), 0.25, clock=Clock())
+        self.addCleanup(b.close)
+        while b.credentials is None:
+            b._thread.join(0.001)
+        q = b.ask(bytes(32), 3600, "r")
+        session.until(lambda: session.asked)
+        session.say(1, client.Answer(client.READY, "found", Lease(9, 1, [1], [0])))
+        while q.state == brokering.ASKED and b.sessions == 1:
+            b._thread.join(0.001)
+        self.assertEqual((q.state, b.sessions), (brokering.READY, 1))
+
     def test_a_manager_that_hangs_costs_one_budget(self):
         session, traced, changed = Silent(), [], threading.Condition()
 

@@ -7,6 +7,7 @@
 """
 
 import collections
+import math
 import os
 import select
 import threading
@@ -124,6 +125,8 @@ class Broker:
             session.close()
 
     def _answer(self, q, state, why=""):
+        if q.state != ASKED:
+            return  # it is counted once: the session may be lost in the midst of taking answers in
         with self._count:
             self.open -= 1
         q.why, q.state = why, state  # state last: the scheduler goes by it
@@ -139,8 +142,7 @@ class Broker:
             if (probe := self._breaker.wait(now)) is not None:
                 waits.append(probe)
             wait = min(waits, default=None)
-            readable = select.select([session, self._wake_r], [], [], wait)[0]
-            if self._wake_r in readable:
+            if self._wait(session, wait):
                 os.read(self._wake_r, 4096)
             while self._commands:
                 self._do(session, *self._commands.popleft())
@@ -154,6 +156,13 @@ class Broker:
             if self._breaker.wait(self._clock()) == 0:
                 self._ask_again(session)
 
+    def _wait(self, session, seconds):
+        """Until the Manager says something, or the time is up, or there are commands: then it is true."""
+        p = select.poll()  # and not select, whose descriptors are below 1024
+        p.register(session.fileno(), select.POLLIN)
+        p.register(self._wake_r, select.POLLIN)
+        return any(fd == self._wake_r for fd, _ in p.poll(None if seconds is None else math.ceil(1000 * seconds)))
+
     def _do(self, session, what, q):
         if what == "ask":
             wait = q.until - self._clock()
@@ -162,8 +171,8 @@ class Broker:
                 return
             q.session, q.sent = session.credentials, self._clock()
             self._trace("read_start", q.request, len(q.names) // 32)
+            self._open.append(q)  # before, so that it is answered whatever happens
             q.ticket = session.ask([(0, q.names)], consumers=self._consumers, wait=wait)
-            self._open.append(q)
         elif what == "drop" and q.lease is not None and q.session == session.credentials:
             session.release(q.lease)
             q.lease = None
