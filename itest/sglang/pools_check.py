@@ -392,6 +392,16 @@ class Identity(unittest.TestCase):
         self.assertEqual([o["rank tensor"] for o in each], ["0/2", "1/2"])
         self.assertNotIn("rank tensor", self.options())
 
+    def test_latent_ranks(self):
+        """Latent KV and its index keys are the same in all ranks, and a recurrent state is each rank's own."""
+        configure()
+        kv = mla(4)
+        first = pools.Pool("kv", 0, kv, torch.arange(PAGE))
+        keys, state, window = (pools.Pool(n, 1, p, torch.arange(getattr(p, "logical_page_size", p.page_size))) for n, p in (("indexer", indexer(kv)), ("mamba", mamba(8)), ("swa", mla(4))))
+        for more, apart in (([], False), ([keys], False), ([state], True), ([window], True), ([keys, state], True)):
+            of = [facts.namespace(config(is_mla_model=True, tp_rank=i, tp_size=2), {}, [first, *more], bytes(32)) for i in range(2)]
+            self.assertEqual(of[0] != of[1], apart, [p.name for p in more])
+
 
 class Sides(Case):
     """Side pools, by the calls of version 2, against SGLang's own host pools. What they are for has not been run: that takes a GPU."""

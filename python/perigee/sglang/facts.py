@@ -83,7 +83,7 @@ def namespace(config, extra, pools, content):
             "dtype": _dtype(model_config(args).dtype), "device": device, "isa": _isa(device),
             "attention": str(executor["attention_backend"] or "unnamed"), "prefill": str(executor["prefill_attention_backend"] or ""),
             "decode": str(executor["decode_attention_backend"] or ""), "kv_scales": _scales(model["quantization_param_path"]),
-            "options": [{"name": n, "value": v} for n, v in sorted(_options(config, args).items())],
+            "options": [{"name": n, "value": v} for n, v in sorted(_options(config, args, pools).items())],
         },
         "hash": {"algorithm": "sglang_sha256", "tokens": pools[0].slots},
         "layout": {
@@ -133,7 +133,7 @@ def _scales(path):
     return fingerprint.of_path(path).hex() if path else ""
 
 
-def _options(config, args):
+def _options(config, args, pools):
     """Ranks, adapters, and a digest of all other settings that could decide a byte. A setting that decides none and differs costs hits, no more."""
     settings = {}
     for name in ("get_model", "get_exec", "get_lora", "get_mm"):
@@ -141,8 +141,8 @@ def _options(config, args):
     raw = json.dumps(settings, sort_keys=True, default=str).encode()
     out = {"settings": hashlib.sha256(raw).hexdigest()}
     # Each rank registers by itself, and SGLang takes what all ranks have: to the Manager a rank is an instance of its own. What is the same in
-    # all ranks of an axis, as latent KV is under tensor parallelism, is shared by them.
-    if not config.is_mla_model and config.tp_size > 1:
+    # all ranks of an axis, as latent KV and its index keys are under tensor parallelism, is shared by them: a recurrent state beside it is not.
+    if config.tp_size > 1 and not (config.is_mla_model and all(p.name in ("kv", "indexer") for p in pools)):
         out["rank tensor"] = f"{config.tp_rank}/{config.tp_size}"
     for axis, rank, size in (("pipeline", config.pp_rank, config.pp_size), ("context", config.attn_cp_rank, config.attn_cp_size)):
         if size > 1:
