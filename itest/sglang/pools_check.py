@@ -387,6 +387,17 @@ class Identity(unittest.TestCase):
             with self.assertRaises(ValueError, msg="an adapter of which nothing is known: nothing is kept"):
                 self.namespace(*lora, "--lora-paths", one, two)
 
+    def test_weights_from_elsewhere(self):
+        extra = {"interface_v1": 1}
+        for flags in (("--load-format", "remote"), ("--load-format", "remote_instance", "--remote-instance-weight-loader-seed-instance-ip", "10.0.0.1",
+                       "--remote-instance-weight-loader-seed-instance-service-port", "1", "--remote-instance-weight-loader-send-weights-group-ports", "[1]"),
+                      ("--weight-cache-mode", "client")):
+            configure(*flags)
+            self.assertEqual(["declare model_content" in r for r in facts.unsupported(config(), extra)], [True], flags)
+            self.assertEqual(facts.unsupported(config(), extra | {"model_content": "ab" * 32}), [], flags)
+        configure()
+        self.assertEqual(facts.unsupported(config(), extra), [])
+
     def test_ranks(self):
         each = [self.options(tp_rank=i, tp_size=2) for i in range(2)]
         self.assertEqual([o["rank tensor"] for o in each], ["0/2", "1/2"])

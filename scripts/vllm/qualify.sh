@@ -35,6 +35,7 @@ for part in "${parts[@]}"; do
 	if [[ $part == restore ]]; then # what needs no engine first
 		"$dir/venv/bin/python" -B python/tests/vllm_check.py
 		"$dir/venv/bin/python" -B itest/vllm/pages_check.py
+		"$dir/venv/bin/python" -B itest/vllm/facts_check.py
 	fi
 	if ! nice -n 5 "$dir/venv/bin/python" "itest/vllm/${script[$part]}.py" "$@"; then
 		for log in "$dir/log/${script[$part]}"-*.err; do

@@ -19,6 +19,9 @@ SIDE_POOLS = {"indexer": (4, 1), "swa": (8, 2), "mamba": (16 | 32, 3)}
 # Host pools whose pages lie at equal distances, in all of their layouts, and are not moved: by name, and not what is derived from them.
 EQUAL_PAGES = frozenset(("MHATokenToKVPoolHost",))
 
+# Ways of loading whose weights are not those of the model's files.
+ELSEWHERE = frozenset(("remote", "remote_instance", "rdma", "local_cached", "private", "ipc_cache"))
+
 # Settings of the namespaces below that no byte of a page depends on, or that the namespace has in another way.
 IRRELEVANT = frozenset((
     "model_path", "tokenizer_path", "download_dir", "revision", "tokenizer_revision", "tokenizer_mode", "tokenizer_worker_num", "skip_tokenizer_init",
@@ -63,6 +66,10 @@ def unsupported(config, extra):
     no(getattr(args, "dp_size", 1) > 1, f"dp={getattr(args, 'dp_size', 1)}: data-parallel ranks of one engine have one URL, and what a gateway is told of one would count for all: "
        "start an engine for each")
     no(config.dcp_size > 1 or config.should_split_heads, "context-parallel decoding and split heads are not built")
+    model = leaves(runtime_context.get_model())
+    form = getattr(model["load_format"], "value", model["load_format"])
+    no((form in ELSEWHERE or model.get("weight_cache_mode", "off") != "off") and not extra.get("model_content"),
+       f"load_format {form} (weight cache {model.get('weight_cache_mode')}) takes weights from another process or place than the model's files: declare model_content, 64 hexadecimal digits, in the extra config")
     return found
 
 

@@ -1,5 +1,6 @@
 """What of an engine decides its pages' bytes, as docs/cache-identity.md wants it. The only file beside connector.py that knows vLLM's configuration."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -12,6 +13,22 @@ import vllm
 from ..client import fingerprint
 
 QUALIFIED = "0.32.0"
+
+# Ways of loading that read the model's own files, which its fingerprint covers.
+OWN_FILES = frozenset((
+    "auto", "hf", "dummy", "fastsafetensors", "instanttensor", "mistral", "npcache", "pt", "runai_streamer", "runai_streamer_sharded", "safetensors", "sharded_state",
+))
+
+# Fields of vLLM's configurations of the model and of its loading that no byte of a page depends on, or that the namespace has in another way.
+IRRELEVANT = frozenset((
+    "model", "model_weights", "tokenizer", "tokenizer_mode", "tokenizer_revision", "skip_tokenizer_init", "revision", "hf_token", "hf_config_path", "hf_overrides", "seed",
+    "served_model_name", "allowed_local_media_path", "allowed_media_domains", "max_logprobs", "logprobs_mode", "return_sampling_mask", "logits_processors",
+    "generation_config", "override_generation_config", "io_processor_plugin", "renderer_num_workers", "enable_sleep_mode", "sleep_preserve_parameter_names",
+    "sleep_mode_backend", "sleep_mode_offload_cudagraph", "enable_trace_replay",
+    "download_dir", "safetensors_prefetch_num_threads", "safetensors_prefetch_block_size", "use_tqdm_on_load",
+))
+# The same, of a model's own configuration: where it was found, and by which program it was written.
+WHENCE = frozenset(("_name_or_path", "_commit_hash", "transformers_version"))
 
 
 def unsupported(config, kv_cache, extra):
@@ -34,8 +51,26 @@ def unsupported(config, kv_cache, extra):
     no(getattr(parallel, "decode_context_parallel_size", 1) > 1 or getattr(parallel, "prefill_context_parallel_size", 1) > 1,
        "context parallelism is not built")
     no(config.speculative_config is not None, "speculative decoding is not qualified: a draft model's state must not be published")
+    # A session is given back for a process as a whole, and a rank in it would still write: to pages that are another engine's by then.
+    no(parallel.distributed_executor_backend not in ("mp", "ray"),
+       f"the executor {parallel.distributed_executor_backend!r} has the scheduler and a rank in one process: use --distributed-executor-backend mp, with VLLM_ENABLE_V1_MULTIPROCESSING unset or 1")
+    if not extra.get("model_content"):
+        found += _weights(config.model_config, config.load_config)
     if kv_cache is not None:
         found += _layout(kv_cache)
+    return found
+
+
+def _weights(model, load):
+    """Why the files of the model, or its commit, do not say which weights it has."""
+    declare = "declare model_content, 64 hexadecimal digits, in kv_connector_extra_config"
+    found = []
+    if load.load_format not in OWN_FILES:
+        found.append(f"load_format {load.load_format!r} takes weights from elsewhere than the model's files: {declare}")
+    if model.model_weights:
+        found.append(f"the weights are those of {model.model_weights}, which is not read for a fingerprint: {declare}")
+    if model.hf_config_path not in (None, "", model.model) and (model.trust_remote_code or not os.path.exists(model.model)):
+        found.append(f"with hf_config_path neither the commit of a hub's model is known nor what remote code does: {declare}")
     return found
 
 
@@ -104,9 +139,28 @@ def _overrides(model):
 
 def _options(config):
     out = {"compilation": str(int(getattr(config.compilation_config, "mode", 0) or 0)), "max_model_len": str(config.model_config.max_model_len)}
-    if str(config.load_config.load_format) in ("dummy", "LoadFormat.DUMMY"):
+    if config.load_config.load_format == "dummy":
         out["seed"] = str(config.model_config.seed)
+    settings = {name: _plain(c) for name, c in (("model", config.model_config), ("load", config.load_config))}
+    out["settings"] = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     return out
+
+
+def _plain(value):
+    """What JSON can say of a setting. What it cannot, as a function, is said by its name, and perhaps by its address: then nobody else has it."""
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(str(v) for v in value)
+    if hasattr(value, "to_dict"):  # transformers' configurations
+        return _plain({k: v for k, v in value.to_dict().items() if k not in WHENCE})
+    if dataclasses.is_dataclass(value):
+        return {f.name: _plain(getattr(value, f.name, None)) for f in dataclasses.fields(value) if f.name not in IRRELEVANT}
+    return str(value)
 
 
 def complete(namespace, config, content):
