@@ -301,8 +301,35 @@ func (c *Conn) next(in *bufio.Reader) (wire.Header, wire.Message, error) {
 	if bad != nil || err != nil {
 		return h, nil, errors.Join(bad, err)
 	}
-	m, err := wire.Decode(h.Kind, payload)
-	return h, m, err
+	var m wire.Message
+	if used := usedOf(h.Kind); used != nil {
+		m, _ = used.Get().(wire.Message)
+	}
+	if m == nil {
+		m, err = wire.Decode(h.Kind, payload)
+		return h, m, err
+	}
+	return h, m, wire.DecodeInto(m, payload)
+}
+
+// publishes and seals are messages that were recycled.
+var publishes, seals sync.Pool
+
+func usedOf(k wire.Kind) *sync.Pool {
+	switch k {
+	case wire.KindPublish:
+		return &publishes
+	case wire.KindSeal:
+		return &seals
+	}
+	return nil
+}
+
+// Recycle says that the handler needs nothing of a message any more: its memory is for the next one. He need not say so.
+func Recycle(m wire.Message) {
+	if used := usedOf(m.Kind()); used != nil && wire.Recycle(m) {
+		used.Put(m)
+	}
 }
 
 // readPayload reads n bytes into buf. It makes room as they come, so that a claim alone costs nothing.

@@ -492,7 +492,7 @@ func (s *sim) checkUsage() {
 	for v := range s.c.Snapshot() {
 		b := s.m.visible[blockKey{v.Namespace, v.Group, v.Hash}]
 		if b == nil || !slices.Equal(b.slots, v.Slots) {
-			s.t.Errorf("the snapshot has %v", text(v))
+			s.t.Errorf("the snapshot has %v", text(&v))
 		}
 		n++
 	}

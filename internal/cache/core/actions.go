@@ -2,7 +2,8 @@ package core
 
 import "github.com/perigee-llm/perigee/internal/chain"
 
-// Action is something that the shell has to do or to tell. It is one of the types in this file.
+// Action is something that the shell has to do or to tell. It is one of the types in this file; Visible, Removed and Freed, of which a step may have hundreds,
+// by a pointer.
 type Action interface{ action() }
 
 // Registered answers Register.
@@ -180,7 +181,7 @@ func (Candidates) action()   {}
 func (Plan) action()         {}
 func (Restored) action()     {}
 func (Read) action()         {}
-func (Visible) action()      {}
-func (Removed) action()      {}
-func (Freed) action()        {}
+func (*Visible) action()     {}
+func (*Removed) action()     {}
+func (*Freed) action()       {}
 func (CloseSession) action() {}

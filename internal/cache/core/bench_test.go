@@ -55,6 +55,7 @@ func (p *fullPool) insert() {
 		parent = Hash{}
 	}
 	p.ops[i]++
+	p.c.Recycle()
 	p.publish.Session, p.publish.Op = p.sessions[i], p.ops[i]
 	p.publish.Blocks[0] = Block{Hash: h, Parent: parent}
 	p.out = p.c.Step(p.now, &p.publish, p.out[:0])
@@ -149,6 +150,7 @@ func BenchmarkRun(b *testing.B) {
 			flood[i]++
 		}
 		p.ops[0]++
+		p.c.Recycle()
 		run.Op = p.ops[0]
 		parent := Hash{}
 		for i := range run.Blocks {

@@ -66,7 +66,7 @@ type Core struct {
 	counted Time
 	before  dram.Page   // of publish: the block before the one in hand; what it is by then does not matter
 	warmed  uint32      // of publish: what was looked at ahead, so that it is looked at
-	slots   []PlanSlot  // room for the slots of Visible
+	made    made        // what actions are made of
 	items   []item      // scratch of query.look
 	found   []dram.Page // scratch of find
 }

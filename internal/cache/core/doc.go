@@ -21,7 +21,7 @@
 //
 // The words for the wire are these types: events are what clients, disks and the shell say, actions what they are told. Slices of an
 // event are read during Step and not kept, except Block.Identity, which belongs to the core until the block's Visible or the publish's
-// end; slices of an action belong to whoever got it.
+// end; actions and their slices belong to whoever got them, until he says Recycle if he ever does.
 //
 // The design that we started from has packages query, registry and publish above storage/dram. Here they are one package of
 // small files: a session's end, a lease, a grant and an eviction each touch all of them in one step, and between packages every such step

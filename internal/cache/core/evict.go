@@ -96,7 +96,9 @@ func (c *Core) drop(p dram.Page, why Reason) {
 	k := c.books.Key(p)
 	c.residence()
 	c.stats.Removed[why]++
-	c.do(Removed{Namespace: c.spaceList[k.Space].name, Group: k.Group, Hash: k.Hash, Chain: c.books.Chain(p), Reason: why})
+	r := &c.made.removed.take(1)[0]
+	*r = Removed{Namespace: c.spaceList[k.Space].name, Group: k.Group, Hash: k.Hash, Chain: c.books.Chain(p), Reason: why}
+	c.do(r)
 	c.books.Doom(p)
 	c.free(p)
 }

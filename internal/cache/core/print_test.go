@@ -114,11 +114,11 @@ func text(a Action) string {
 		return fmt.Sprintf("%v: restored %v: %v", a.Session, a.Lease, a.OK)
 	case Read:
 		return fmt.Sprintf("read %d of %d+%d into%s", a.Read, a.Extent.Offset, a.Extent.Length, slotNames(a.Slots))
-	case Visible:
+	case *Visible:
 		return fmt.Sprintf("visible %s/%d/%s of scope %d after %q identity %q:%s", spaceName(a.Namespace), a.Group, nameOf(a.Hash), a.Scope, nameOf(a.Parent), a.Identity, slotNames(a.Slots))
-	case Removed:
+	case *Removed:
 		return fmt.Sprintf("removed %s/%d/%s: %s", spaceName(a.Namespace), a.Group, nameOf(a.Hash), reasonNames[a.Reason])
-	case Freed:
+	case *Freed:
 		return fmt.Sprintf("freed %v", a.Slot)
 	case PoolTaken:
 		return fmt.Sprintf("%v: pool %d taken", a.Session, a.Pool)

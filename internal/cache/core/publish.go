@@ -69,7 +69,7 @@ func (c *Core) publish(e *Publish) {
 	}
 	s.lastPublish = e.Op
 	p := s.openPublish(e.Op, c.now)
-	answers := make([]GrantedBlock, len(e.Blocks))
+	answers := c.made.granted.take(len(e.Blocks))
 	var without *Block // the last one that got no room
 	ahead := 0         // room was made for the blocks before it
 	for i := range e.Blocks {
@@ -345,25 +345,13 @@ func (c *Core) show(p dram.Page, r dram.Residency, parent Hash, identity []byte)
 	c.residence()
 	c.books.Show(p, r, c.now)
 	k := c.books.Key(p)
-	c.do(Visible{
+	v := &c.made.visible.take(1)[0]
+	*v = Visible{
 		Namespace: c.spaceList[k.Space].name, Group: k.Group, Hash: k.Hash, Parent: parent, Chain: c.books.Chain(p),
-		Scope: c.scopeList[c.books.ScopeOf(p)].id, Identity: identity, Slots: c.ownSlots(p),
-	})
-}
-
-// ownSlots is the block's slots, in memory that is used once: for slabSlots of them it is made together.
-func (c *Core) ownSlots(p dram.Page) []PlanSlot {
-	n := c.books.Parts(p)
-	if cap(c.slots)-len(c.slots) < n {
-		c.slots = make([]PlanSlot, 0, slabSlots)
+		Scope: c.scopeList[c.books.ScopeOf(p)].id, Identity: identity, Slots: c.slotsOf(c.made.slots.take(c.books.Parts(p))[:0], p),
 	}
-	at := len(c.slots)
-	c.slots = c.slotsOf(c.slots, p)
-	return c.slots[at : at+n : at+n]
+	c.do(v)
 }
-
-// slabSlots are 5 KiB: as much as is kept if one block's slots are.
-const slabSlots = 2 * MaxParts
 
 // slotsOf appends the block's slots, part by part.
 func (c *Core) slotsOf(dst []PlanSlot, p dram.Page) []PlanSlot {
@@ -411,7 +399,11 @@ func (c *Core) free(p dram.Page) {
 		return
 	}
 	a := c.arenaList[c.books.ArenaOf(p)].id
-	c.books.Free(p, func(slot, gen uint32) { c.do(Freed{SlotRef{a, slot, gen}}) })
+	c.books.Free(p, func(slot, gen uint32) {
+		f := &c.made.freed.take(1)[0]
+		f.Slot = SlotRef{a, slot, gen}
+		c.do(f)
+	})
 }
 
 // endGrant ends a grant whose slot came to nothing and is not being written any more.

@@ -48,7 +48,7 @@ func (p *runPair) publish(i int, scope Scope, blocks []Block, parts, most int) (
 			p.op[i]++
 			for _, a := range c.Step(p.now, &Publish{Session: runSession, Op: p.op[i], Part: part, Scope: scope, Blocks: run}, nil) {
 				switch a := a.(type) {
-				case Removed:
+				case *Removed:
 					gone = append(gone, a.Hash)
 				case Granted:
 					for _, b := range a.Blocks {

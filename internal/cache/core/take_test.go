@@ -5,17 +5,17 @@ func (s *sim) take(ev Event, a Action) {
 	switch a := a.(type) {
 	case Granted:
 		s.granted(ev.(*Publish), a)
-	case Visible:
-		s.m.show(a)
+	case *Visible:
+		s.m.show(*a)
 		for k, r := range s.m.reads {
 			if r.Slots[0].Slot == a.Slots[0].Slot {
 				delete(s.m.reads, k)
 			}
 		}
-	case Removed:
-		s.m.remove(a)
+	case *Removed:
+		s.m.remove(*a)
 		s.sum.Evicted += b2i(a.Reason == Evicted)
-	case Freed:
+	case *Freed:
 		s.m.freed(a.Slot)
 	case Read:
 		s.reading(a)

@@ -8,7 +8,7 @@ import (
 // do does one thing that the core wants. by is who caused the step, or nil; answers to him go out when his Frame ends.
 func (m *Manager) do(now core.Time, a core.Action, by *asker) {
 	switch a := a.(type) {
-	case core.Visible, core.Removed:
+	case *core.Visible, *core.Removed:
 		m.mu.story.saw(now, a)
 		m.tells.block(a, m.sealer(by))
 		if m.opt.Observe != nil {
@@ -22,7 +22,7 @@ func (m *Manager) do(now core.Time, a core.Action, by *asker) {
 		}
 	case core.PoolTaken, core.PoolGone, core.CopyIn, core.CopyOut, core.CopyStop, core.CopiedIn, core.CopiedOut, core.Fetched:
 		m.doCopy(a, by)
-	case core.Registered, core.Freed: // Register's caller knows; slots are the core's
+	case core.Registered, *core.Freed: // Register's caller knows; slots are the core's
 	case core.Read:
 		panic("manager: a read from below memory, and there is nothing below")
 	default:
@@ -82,14 +82,12 @@ func (m *Manager) answer(a core.Action, by *asker) {
 func (m *Manager) granted(a core.Granted, by *asker) {
 	s := by.s
 	s.publish[a.Op] = &publishing{asker{conn: by.conn, ref: by.ref, s: s}, by.msg.Op}
-	out := &wire.Granted{Op: by.msg.Op, Slots: make([]wire.GrantedSlot, len(a.Blocks)), Chain: by.chain}
-	for i, b := range a.Blocks {
-		out.Slots[i] = wire.GrantedSlot{Disposition: b.Disposition, Slot: b.Slot}
-		if b.Disposition == core.NoRoom {
+	for i := range a.Blocks {
+		if a.Blocks[i].Disposition == core.NoRoom {
 			m.mu.story.noRoom(m.now(), by.msg.Blocks[i].Hash)
 		}
 	}
-	m.send(by, by, out)
+	m.send(by, by, &wire.Granted{Op: by.msg.Op, Slots: a.Blocks, Chain: by.chain})
 }
 
 func (m *Manager) ready(a core.Ready, by *asker) {

@@ -41,13 +41,13 @@ func (t teller) block(a core.Action, publisher *session) {
 		return
 	}
 	switch a := a.(type) {
-	case core.Visible:
+	case *core.Visible:
 		var parent chain.Key // of a first block: none
 		if a.Parent != (core.Hash{}) {
 			parent = recordParent(a.Identity)
 		}
 		t.pub.Visible(publisher.space, a.Group, parent, a.Chain)
-	case core.Removed:
+	case *core.Removed:
 		t.pub.Removed(managerwire.Namespace(a.Namespace), a.Group, a.Chain)
 	}
 }

@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"sync"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -134,7 +135,9 @@ func (m *Manager) publish(by *asker, e *wire.Publish) {
 		// Whoever does not keep names may know its blocks by the engine's hashes alone.
 		m.locked(func() { e.ParentChain = m.mu.core.ChainOf(by.s.id, e.Blocks[0].Group, e.Blocks[0].Parent) })
 	}
-	ev := &core.Publish{Session: by.s.id, Part: e.Part, Scope: e.Scope, Blocks: nameBlocks(e, by.s.model, int(by.s.tokens))}
+	blocks := blockLists.Get().(*[]core.Block)
+	*blocks = nameBlocks((*blocks)[:0], e, by.s.model, int(by.s.tokens))
+	ev := &core.Publish{Session: by.s.id, Part: e.Part, Scope: e.Scope, Blocks: *blocks}
 	for i := range ev.Blocks {
 		if ev.Blocks[i].Group == 0 {
 			by.chain = ev.Blocks[i].Chain
@@ -145,7 +148,17 @@ func (m *Manager) publish(by *asker, e *wire.Publish) {
 		ev.Op = by.s.lastPub
 		m.step(ev, by)
 	})
+	if clear(*blocks); cap(*blocks) <= mostNamed {
+		blockLists.Put(blocks)
+	}
+	by.msg = nil
+	channel.Recycle(e)
 }
+
+// blockLists are memory for the core's blocks of a Publish, each for a step. Longer ones than mostNamed are not kept.
+var blockLists = sync.Pool{New: func() any { return new([]core.Block) }}
+
+const mostNamed = 1024
 
 // seal makes the checksums, without the lock, and then tells the core.
 func (m *Manager) seal(by *asker, e *wire.Seal) {
@@ -155,16 +168,13 @@ func (m *Manager) seal(by *asker, e *wire.Seal) {
 	// The lock is let go of between runs, so that a query need not wait for a long one.
 	ev := &core.SealedRun{Session: by.s.id}
 	for from := 0; from < len(e.Slots); from += sealRun {
-		run := e.Slots[from:min(from+sealRun, len(e.Slots))]
-		ev.Slots = ev.Slots[:0]
 		m.locked(func() {
-			for i := range run {
-				ev.Slots = append(ev.Slots, core.SealedSlot{Slot: run[i].Slot, Checksum: run[i].Checksum})
-			}
+			ev.Slots = e.Slots[from:min(from+sealRun, len(e.Slots))]
 			by.item = uint32(from)
 			m.step(ev, by)
 		})
 	}
+	channel.Recycle(e)
 }
 
 // sealRun slots are sealed under one lock: some 100 µs.

@@ -49,6 +49,7 @@ type books struct {
 	sync.Mutex // before channel's locks
 	core       *core.Core
 	acts       []core.Action
+	depth      int // of steps in steps
 	sessions   map[uint32]*session
 	tokens     map[[16]byte]*session
 	holdings   []*holding
@@ -189,12 +190,17 @@ func (m *Manager) now() core.Time { return time.Since(m.start) }
 func (m *Manager) step(ev core.Event, by *asker) {
 	s := &m.mu
 	now := m.now()
+	if s.depth == 0 {
+		s.core.Recycle()
+	}
 	s.acts = s.core.Step(now, ev, s.acts[:0])
 	acts := s.acts
 	s.acts = nil // what we do about one may step again
+	s.depth++
 	for _, a := range acts {
 		m.do(now, a, by)
 	}
+	s.depth--
 	clear(acts)
 	s.acts = acts
 	if at, open := s.core.Next(); open && (!s.ticking || at < s.tickAt) {

@@ -2,6 +2,7 @@ package manager
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
 	"github.com/perigee-llm/perigee/internal/cache/core"
@@ -72,14 +73,14 @@ func (n *namer) name(b *wire.Block, before []core.Block) (parent, name chain.Key
 	return parent, name
 }
 
-// nameBlocks makes the core's blocks. model and tokens are the session's: its model's id and the tokens of a block.
-func nameBlocks(e *wire.Publish, model string, tokens int) []core.Block {
+// nameBlocks appends the core's blocks to out. model and tokens are the session's: its model's id and the tokens of a block.
+func nameBlocks(out []core.Block, e *wire.Publish, model string, tokens int) []core.Block {
 	if e.Root.Model != "" {
 		model = e.Root.Model
 	}
 	n := namer{parent: e.ParentChain}
 	n.root = chain.Root{Model: model, BlockSize: tokens, LoRA: e.Root.LoRA, Salt: e.Root.Salt}.Key()
-	out := make([]core.Block, 0, len(e.Blocks))
+	out = slices.Grow(out, len(e.Blocks))
 	size := 0
 	for i := range e.Blocks {
 		size += recordHead + 4*len(e.Blocks[i].Tokens) + len(e.Blocks[i].Extra)

@@ -18,7 +18,7 @@ type story struct {
 
 const (
 	storyQueries = 1024 // some minutes of a busy host
-	storyEnds    = 8192 // evictions come in the hundreds a second: 64 bytes each
+	storyEnds    = 8192 // evictions come in the hundreds a second: 48 bytes each
 )
 
 // asked is a query and its answer.
@@ -41,12 +41,20 @@ type asked struct {
 // block that it begins with only if it is among them.
 const storyNames = 64
 
-// ended is why a block is not there.
+// ended is why a block is not there. It has no pointer, so that the collector need not look at thousands of them.
 type ended struct {
 	at  time.Duration
 	key core.Hash
-	why string
+	why uint8 // place in endWords
 }
+
+// endWords tell of core.Reason, and of noRoomEnd.
+var endWords = [...]string{
+	core.Evicted: "evicted: its slots were needed", core.Flushed: "flushed by an operator", core.Corrupted: "corrupt: its bytes were not what was sealed",
+	noRoomEnd: "not taken when it was published: no room that could be made",
+}
+
+const noRoomEnd = core.Corrupted + 1
 
 // ring keeps the last n values. The zero value is an empty ring of no length.
 type ring[T any] struct {
@@ -110,13 +118,13 @@ func (s *story) requests(id string, most int, tell func(*asked)) {
 
 // saw takes down that a block came or went.
 func (s *story) saw(now time.Duration, a core.Action) {
-	if r, ok := a.(core.Removed); ok {
-		s.ends.add(ended{now, r.Hash, [...]string{"evicted: its slots were needed", "flushed by an operator", "corrupt: its bytes were not what was sealed"}[r.Reason]}, storyEnds)
+	if r, ok := a.(*core.Removed); ok {
+		s.ends.add(ended{now, r.Hash, uint8(r.Reason)}, storyEnds)
 	}
 }
 
 func (s *story) noRoom(now time.Duration, h core.Hash) {
-	s.ends.add(ended{now, h, "not taken when it was published: no room that could be made"}, storyEnds)
+	s.ends.add(ended{now, h, uint8(noRoomEnd)}, storyEnds)
 }
 
 // explain tells the last that is remembered of a block.
@@ -128,6 +136,6 @@ func (s *story) explain(now time.Duration, h core.Hash) Explanation {
 			"its end is forgotten; or published under another identity"
 		return x
 	}
-	x.Why, x.SecondsAgo = e.why, (now - e.at).Seconds()
+	x.Why, x.SecondsAgo = endWords[e.why], (now - e.at).Seconds()
 	return x
 }

@@ -80,14 +80,12 @@ type Publish struct {
 	// ParentChain is the name of the block before the first, as an earlier Granted told; zero if the first begins the prompt.
 	ParentChain chain.Key
 	Blocks      []Block
+
+	words []uint32 // room for the blocks' tokens, of an earlier message
 }
 
-// Sealed is a slot that is written.
-type Sealed struct {
-	Slot core.SlotRef
-	// Checksum is XXH3-64 of the part's bytes if Seal.Summed, else 0.
-	Checksum uint64
-}
+// Sealed is a slot that is written. Checksum is XXH3-64 of the part's bytes if Seal.Summed, else 0.
+type Sealed = core.SealedSlot
 
 // Seal says that slots are written. No answer but Published, or Refused for what is not granted.
 type Seal struct {

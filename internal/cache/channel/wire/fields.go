@@ -37,7 +37,7 @@ func (m *Publish) fields(c coder) {
 	c.text(&m.Root.LoRA, MaxText)
 	c.text(&m.Root.Salt, MaxText)
 	chainKey(c, &m.ParentChain)
-	blocks(c, &m.Blocks)
+	blocks(c, &m.Blocks, &m.words)
 }
 
 func (m *Seal) fields(c coder) {

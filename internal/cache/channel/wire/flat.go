@@ -26,7 +26,7 @@ func flatList[T any](c coder, v *[]T, most, size int, each func(c coder, e *T), 
 			return
 		}
 		b := c.take(size * n)
-		*v = make([]T, n)
+		*v = sized(*v, n)
 		for i := range *v {
 			get(b[i*size:(i+1)*size], &(*v)[i])
 		}
@@ -78,8 +78,8 @@ func getPlan(b []byte, s *core.PlanSlot) {
 // blockSize is the bytes of a block without tokens and extra keys; blockHead those before its tokens, their count included.
 const blockSize, blockHead = 76, 72
 
-// blocks goes over the blocks of a Publish.
-func blocks(c coder, v *[]Block) {
+// blocks goes over the blocks of a Publish; words is room for their tokens.
+func blocks(c coder, v *[]Block, words *[]uint32) {
 	switch c := c.(type) {
 	case *writer:
 		c.buf = binary.LittleEndian.AppendUint32(c.buf, uint32(len(*v)))
@@ -91,7 +91,10 @@ func blocks(c coder, v *[]Block) {
 		if n == 0 {
 			return
 		}
-		*v = make([]Block, n)
+		*v = sized(*v, n)
+		// What is left beside the blocks themselves are tokens and extra keys.
+		*words = sized(*words, (len(c.rest)-n*blockSize)/4)
+		c.words = *words
 		for i := range *v {
 			c.block(&(*v)[i])
 		}

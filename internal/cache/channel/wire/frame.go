@@ -83,10 +83,18 @@ func Decode(k Kind, payload []byte) (Message, error) {
 	if m == nil {
 		return nil, ErrUnknown
 	}
+	if err := DecodeInto(m, payload); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// DecodeInto is Decode into a message that is empty: a new one, or one that Recycle has emptied. After an error it is of no use.
+func DecodeInto(m Message, payload []byte) error {
 	r := reader{rest: payload}
 	m.fields(&r)
 	if r.bad || len(r.rest) > 0 {
-		return nil, ErrMalformed
+		return ErrMalformed
 	}
-	return m, nil
+	return nil
 }

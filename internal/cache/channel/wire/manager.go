@@ -35,10 +35,7 @@ type Registered struct {
 type Attached struct{ Arenas []Arena }
 
 // GrantedSlot is the answer for one block: Slot means something only with core.Write.
-type GrantedSlot struct {
-	Disposition core.Disposition
-	Slot        core.SlotRef
-}
+type GrantedSlot = core.GrantedBlock
 
 // Granted answers Publish.
 type Granted struct {

@@ -51,6 +51,13 @@ func (f *filler) pieces(v *[]core.Piece, _ int) {
 }
 func (f *filler) count(_, _, _ int) int { return f.r.IntN(4) }
 
+// forgetRoom takes from a message what is not said.
+func forgetRoom(m Message) {
+	if p, ok := m.(*Publish); ok {
+		p.words = nil
+	}
+}
+
 func TestRoundTrip(t *testing.T) {
 	r := script.Rand(t)
 	for k, make := range makers {
@@ -78,6 +85,7 @@ func TestRoundTrip(t *testing.T) {
 				t.Fatalf("%T: head %+v, want %+v", m, got, h)
 			}
 			back, err := Decode(got.Kind, b[HeaderSize:])
+			forgetRoom(back)
 			if err != nil || !reflect.DeepEqual(back, m) {
 				t.Fatalf("%T: %v\n got %+v\nwant %+v", m, err, back, m)
 			}
@@ -120,6 +128,7 @@ func TestFlat(t *testing.T) {
 			x, y := reader{rest: cut}, reader{rest: cut}
 			a.fields(&x)
 			b.fields(byField{&y})
+			forgetRoom(a)
 			if x.bad != y.bad || !x.bad && (len(x.rest) != len(y.rest) || !reflect.DeepEqual(a, b)) {
 				t.Fatalf("%T: %x\n    in one go %+v, bad %v\nfield by field %+v, bad %v", m, cut, a, x.bad, b, y.bad)
 			}
@@ -142,6 +151,34 @@ func TestFetchBytes(t *testing.T) {
 		if got := hex.EncodeToString(Append(nil, Header{}, m)[HeaderSize:]); got != want {
 			t.Errorf("%T\n got %s\nwant %s", m, got, want)
 		}
+	}
+}
+
+// TestRecycle: a message that is read into the memory of another is what was written, and refers to nothing that was.
+func TestRecycle(t *testing.T) {
+	r := script.Rand(t)
+	var publish, seal Message = &Publish{}, &Seal{}
+	for range 2000 {
+		for _, used := range []*Message{&publish, &seal} {
+			m := newMessage((*used).Kind())
+			m.fields(&filler{r})
+			if s, ok := m.(*Seal); ok {
+				s.Summed = r.IntN(2) == 1
+			}
+			b := Append(nil, Header{}, m)[HeaderSize:]
+			if err := DecodeInto(*used, b); err != nil {
+				t.Fatal(err)
+			}
+			if again := Append(nil, Header{}, *used)[HeaderSize:]; !bytes.Equal(again, b) {
+				t.Fatalf("%T\n read %x\nwrote %x", m, b, again)
+			}
+			if !Recycle(*used) {
+				t.Fatalf("%T was not recycled", m)
+			}
+		}
+	}
+	if Recycle(&Seal{Slots: make([]Sealed, mostRecycled+1)}) || Recycle(&Ping{}) {
+		t.Error("something was recycled that is too large, or too small")
 	}
 }
 
