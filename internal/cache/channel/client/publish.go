@@ -33,45 +33,64 @@ type Published struct {
 //
 // A long run of a prompt goes in pieces: the Manager finds room for the next one while this one is written.
 func (s *Session) Publish(ctx context.Context, p *Publish, write func(block int, slot []byte) error) (Published, error) {
-	return s.publishAll(ctx, p, filler{every: sealEvery, copiers: 1, write: func(i int, slot []byte) (uint64, error) { return 0, write(i, slot) }})
-}
-
-// PublishPages is Publish for a caller whose pages lie in memory: page returns block i's part, all of it. They are copied here, with their
-// checksums, in one pass and by Options.Copiers goroutines, so that page may be called by several at once and in any order. It is the
-// quicker one, and the Manager looks at no page for it.
-func (s *Session) PublishPages(ctx context.Context, p *Publish, page func(block int) ([]byte, error)) (Published, error) {
-	return s.publishAll(ctx, p, filler{summed: true, every: pieceBytes, copiers: s.opt.Copiers, write: func(i int, slot []byte) (uint64, error) {
-		src, err := page(i)
-		if err == nil && len(src) != len(slot) {
-			err = fmt.Errorf("page %d has %d bytes, and its slot %d", i, len(src), len(slot))
+	return s.publishAll(ctx, p, filler{every: sealEvery, fill: func(ctx context.Context, _ []wire.Sealed, mem [][]byte, blocks []int) (int, error) {
+		for i := range mem {
+			err := ctx.Err()
+			if err == nil {
+				err = write(blocks[i], mem[i])
+			}
+			if err != nil {
+				return i, err
+			}
 		}
-		if err != nil {
-			return 0, err
-		}
-		return copySum(slot, src), nil
+		return len(mem), nil
 	}})
 }
 
-// filler writes slots.
+// PublishPages is Publish for a caller whose pages lie in memory: page returns block i's part, all of it, which stays as it is until PublishPages returns.
+// They are copied here, with their checksums, in one pass and by Options.Copiers goroutines; page is called by one, in the blocks' order, some
+// ahead of the copying. It is the quicker one, and the Manager looks at no page for it.
+func (s *Session) PublishPages(ctx context.Context, p *Publish, page func(block int) ([]byte, error)) (Published, error) {
+	var list []move
+	return s.publishAll(ctx, p, filler{summed: true, every: pieceBytes, fill: func(ctx context.Context, done []wire.Sealed, mem [][]byte, blocks []int) (int, error) {
+		list = sizedMoves(list, len(done))
+		written, err := copyAll(ctx, list, s.opt.Copiers, func(i int, m *move) (err error) {
+			m.dst = mem[i]
+			if m.src, err = page(blocks[i]); err == nil && len(m.src) != len(m.dst) {
+				err = fmt.Errorf("page %d has %d bytes, and its slot %d", blocks[i], len(m.src), len(m.dst))
+			}
+			return err
+		})
+		for i := range written {
+			done[i].Checksum = list[i].sum
+		}
+		return written, err
+	}})
+}
+
+// filler writes slots: fill writes some, whose blocks are told by their places, and returns how many of the first it has written, with their checksums if
+// it makes them.
 type filler struct {
-	summed  bool // write returns checksums
-	every   int  // bytes are sealed together
-	copiers int
-	write   func(block int, slot []byte) (sum uint64, err error)
+	summed bool
+	every  int // bytes are sealed together
+	fill   func(ctx context.Context, done []wire.Sealed, mem [][]byte, blocks []int) (written int, err error)
 }
 
 const (
 	// sealEvery is how many bytes are written before they are told, if the Manager makes their checksums: it does while the next are written, and a
 	// frame for each mebibyte costs less than a hundredth of it.
 	sealEvery = 1 << 20
-	// pieceBytes and pieceBlocks bound the pieces that a long run is published in: a millisecond of copying, which hides the Manager's work for the
-	// next, and a hundred times what their frames cost.
-	pieceBytes, pieceBlocks = 16 << 20, 512
-	// firstBytes and firstBlocks bound the first of them, for whose slots the copying waits: some 100 µs, as long as their way there and back. Each
-	// that follows may be half as long again as the one before it, since a small page takes the Manager about half as long as its copying takes here.
-	firstBytes, firstBlocks = 1 << 20, 32
-	// lastBytes and lastBlocks are how little is sealed by itself at the end of a run, whose end waits for it; less takes no less time.
-	lastBytes, lastBlocks = 1 << 20, 32
+	// pieceBytes and pieceBlocks bound the pieces that a long run is published in, and sealed in: some milliseconds of copying, of which the frames are a
+	// hundredth. What goes for a piece goes before it is written; so it is not all of a prompt of gigabytes.
+	pieceBytes, pieceBlocks = 64 << 20, 512
+	// firstBlocks bounds the first of them, for whose slots the copying waits: as long as their way there and back, whatever their size. Each
+	// that follows may be half as long again as the one before it, since a small page takes the Manager about half as long as its copying takes here;
+	// and of larger pages so much longer as their copying takes longer: half of how many times growPer bytes a page has.
+	firstBlocks, growPer = 32, 8 << 10
+	// lastBlocks is how little is sealed by itself at the end of a run, whose end waits for it; less takes no less time.
+	lastBlocks = 64
+	// piecesAhead is how many pieces are asked for before the one that is written is: one is on its way, and the Manager has one more to begin with.
+	piecesAhead = 2
 )
 
 // piece is some blocks of a Publish that go in one message.
@@ -91,20 +110,19 @@ func (s *Session) piecesOf(p *Publish) []piece {
 			return all
 		}
 	}
-	page := s.parts[0][p.Part]
-	n := min(firstBlocks, fitting(firstBytes, page))
+	most := min(pieceBlocks, fitting(pieceBytes, s.parts[0][p.Part]))
+	n := min(firstBlocks, most)
 	if len(p.Blocks) <= 2*n {
 		return all
 	}
 	all = all[:0]
-	most := min(pieceBlocks, fitting(pieceBytes, page))
 	for from := 0; from < len(p.Blocks); {
 		to := min(from+n, len(p.Blocks))
 		if len(p.Blocks)-to <= n/2 { // what is left is not worth a frame
 			to = len(p.Blocks)
 		}
 		all = append(all, piece{from: from, to: to})
-		from, n = to, min(n+(n+1)/2, most)
+		from, n = to, min(n*max(3, int(s.parts[0][p.Part])/growPer)/2, most)
 	}
 	return all
 }
@@ -123,16 +141,13 @@ func (s *Session) publishAll(ctx context.Context, p *Publish, f filler) (out Pub
 	ctx, cancel := s.both(ctx)
 	defer cancel()
 	r := &run{s: s, p: p, pieces: s.piecesOf(p), chain: p.ParentChain}
-	ended := 0
-	if err = r.ask(); err == nil {
-		ended, err = r.write(ctx, f, &out)
-	}
-	out.Chain = r.chain
-	if err == nil { // nothing that continues what had no room could be reached
-		out.Dropped += uint32(len(p.Blocks) - r.pieces[r.asked-1].to)
-	}
+	ended, err := r.write(ctx, f, &out)
 	for i := ended; i < r.asked; i++ {
-		switch a := &r.pieces[i]; {
+		a := &r.pieces[i]
+		if a.call != nil && a.granted == nil && err == nil { // asked for before it was known that there is no room
+			err = r.granted(ctx, i)
+		}
+		switch {
 		case a.call == nil:
 		case a.granted == nil: // given up
 			s.giveUp(a.call)
@@ -142,6 +157,10 @@ func (s *Session) publishAll(ctx context.Context, p *Publish, f filler) (out Pub
 			}
 			err = errors.Join(err, s.published(ctx, a, &out))
 		}
+	}
+	out.Chain = r.chain
+	if err == nil { // nothing that continues what had no room could be reached
+		out.Dropped += uint32(len(p.Blocks) - r.pieces[r.asked-1].to)
 	}
 	return out, s.lost(err)
 }
@@ -155,10 +174,14 @@ type run struct {
 	chain  chain.Key // of the last piece that was granted
 }
 
-// ask asks for the next piece's slots.
+// ask asks for the next piece's slots. The name of what it follows is the Manager's to know, which takes messages in their order: the piece before it may
+// not have been granted yet.
 func (r *run) ask() error {
 	a := &r.pieces[r.asked]
-	m := &wire.Publish{Part: r.p.Part, Scope: r.p.Scope, Root: r.p.Root, ParentChain: r.chain, Blocks: r.p.Blocks[a.from:a.to]}
+	m := &wire.Publish{Part: r.p.Part, Scope: r.p.Scope, Root: r.p.Root, Blocks: r.p.Blocks[a.from:a.to]}
+	if r.asked == 0 {
+		m.ParentChain = r.p.ParentChain
+	}
 	var err error
 	if a.call, err = r.s.publish.ask(m, func() { r.s.pubs++; m.Op = r.s.pubs }); err == nil {
 		r.asked++
@@ -166,74 +189,74 @@ func (r *run) ask() error {
 	return err
 }
 
-// granted waits for the slots of piece i, and says whether another is to be asked for.
-func (r *run) granted(ctx context.Context, i int) (more bool, err error) {
+// granted waits for the slots of piece i.
+func (r *run) granted(ctx context.Context, i int) error {
 	a := &r.pieces[i]
 	if err := r.s.grantedPiece(ctx, a); err != nil {
-		return false, err
+		return err
 	}
 	r.chain = a.granted.Chain
-	return i+1 < len(r.pieces) && a.room(), nil
+	return nil
 }
 
-// write has the pieces written, one after the other, and returns how many have ended; the one before the last that was written may not have. With
-// more than one another goroutine asks for them meanwhile: a message of hundreds of blocks takes as long as copying a tenth of small pages. Three are open
-// at most: one is sealed, one is written, and one was asked for.
+// write has the pieces written, one after the other as far as there is room, and returns how many have ended; the one before the last that was written may not have. With
+// more than one another goroutine asks for them meanwhile: a message of hundreds of blocks takes as long as copying a tenth of small pages. Four are open
+// at most: one is sealed, one is written, and two were asked for.
 func (r *run) write(ctx context.Context, f filler, out *Published) (ended int, err error) {
+	if err := r.ask(); err != nil {
+		return 0, err
+	}
 	if len(r.pieces) == 1 {
-		if _, err := r.granted(ctx, 0); err != nil {
+		if err := r.granted(ctx, 0); err != nil {
 			return 0, err
 		}
 		return 0, r.fill(ctx, 0, f)
 	}
 	asking, stop := context.WithCancel(ctx)
-	ready, failed := make(chan int), make(chan error, 1)
+	asked, begun, failed := make(chan int, len(r.pieces)), make(chan struct{}, len(r.pieces)), make(chan error, 1)
+	asked <- 0
 	go func() {
-		defer close(ready)
-		failed <- r.askAll(asking, ready)
+		defer close(asked)
+		failed <- r.askAhead(asking, asked, begun)
 	}()
-	for i := range ready {
+	for i := range asked {
+		if err = r.granted(ctx, i); err != nil {
+			break
+		}
+		begun <- struct{}{}
 		if err = r.fill(ctx, i, f); err != nil {
 			break
 		}
 		if i > 0 { // the one before has been sealed for a whole piece's time
 			err, ended = r.s.published(ctx, &r.pieces[i-1], out), i
 		}
-		if err != nil {
+		if err != nil || !r.pieces[i].room() {
 			break
 		}
 	}
 	stop()
-	return ended, errors.Join(err, notStopped(<-failed, err))
+	if failure := <-failed; !errors.Is(failure, context.Canceled) || err == nil && ctx.Err() != nil {
+		err = errors.Join(err, failure)
+	}
+	return ended, err
 }
 
-// askAll asks for one piece after the other, as long as there is room, and tells which are granted.
-func (r *run) askAll(ctx context.Context, ready chan<- int) error {
-	for i := 0; ; i++ {
-		more, err := r.granted(ctx, i)
-		if err != nil {
-			return err
-		}
-		select {
-		case ready <- i:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		if !more {
-			return nil
+// askAhead asks for all pieces but the first, some ahead of the last one of those that were begun, and tells which it has asked for.
+func (r *run) askAhead(ctx context.Context, asked chan<- int, begun <-chan struct{}) error {
+	for i := 1; i < len(r.pieces); i++ {
+		if i >= piecesAhead {
+			select {
+			case <-begun:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
 		}
 		if err := r.ask(); err != nil {
 			return err
 		}
+		asked <- i
 	}
-}
-
-// notStopped is an error of askAll, but for that of having been stopped for another.
-func notStopped(err, why error) error {
-	if why != nil && errors.Is(err, context.Canceled) {
-		return nil
-	}
-	return err
+	return nil
 }
 
 // grants asks for slots, one a block. The call is the caller's to forget unless there is an error. What is granted after the context has ended is
@@ -323,7 +346,7 @@ func (s *Session) giveUp(c *call) {
 // when the last is written.
 func (r *run) fill(ctx context.Context, i int, f filler) error {
 	s, p, a := r.s, r.p, &r.pieces[i]
-	last := i > 0 && i+1 == len(r.pieces)
+	last := i+1 == len(r.pieces)
 	a.begun = true
 	slots := a.granted.Slots
 	var done []wire.Sealed
@@ -332,7 +355,7 @@ func (r *run) fill(ctx context.Context, i int, f filler) error {
 	for from := 0; from < len(slots); {
 		done, mem, blocks = done[:0], mem[:0], blocks[:0]
 		to, bytes, most := from, 0, len(slots)
-		if left := (most - from) / 2; last && left >= max(lastBlocks, fitting(lastBytes, s.parts[0][p.Part])) {
+		if left := (most - from) / 2; last && left >= lastBlocks {
 			most = from + left
 		}
 		err := ctx.Err()
@@ -355,7 +378,7 @@ func (r *run) fill(ctx context.Context, i int, f filler) error {
 		}
 		written := 0
 		if err == nil {
-			written, err = f.run(ctx, done, mem, blocks)
+			written, err = f.fill(ctx, done, mem, blocks)
 		}
 		if written > 0 {
 			err = errors.Join(err, s.publish.say(a.call.ref, &wire.Seal{Summed: f.summed, Slots: done[:written]}))
@@ -366,22 +389,6 @@ func (r *run) fill(ctx context.Context, i int, f filler) error {
 		from = to
 	}
 	return nil
-}
-
-// run writes some slots and returns how many of the first were.
-func (f *filler) run(ctx context.Context, done []wire.Sealed, mem [][]byte, blocks []int) (written int, err error) {
-	ok := make([]bool, len(done))
-	err = each(len(done), f.copiers, func(i int) (err error) {
-		if err = ctx.Err(); err == nil {
-			done[i].Checksum, err = f.write(blocks[i], mem[i])
-		}
-		ok[i] = err == nil
-		return err
-	})
-	for written < len(ok) && ok[written] {
-		written++
-	}
-	return written, err
 }
 
 // abandonRest gives back what of the slots was to be written, but for the first so many.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 
 	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
 	"github.com/perigee-llm/perigee/internal/cache/core"
@@ -17,24 +15,36 @@ import (
 //
 // Pages come as the Manager has verified them, so that copying the one hides the verifying of the next.
 func (s *Session) Restore(ctx context.Context, l *Lease, consumer uint32, take func(i int, page []byte) error) error {
-	return s.restore(ctx, l, consumer, &wire.Start{Lease: l.ID, Consumer: consumer}, 1, func(i int, page []byte, _ uint64) error { return take(i, page) })
-}
-
-// RestoreTo is Restore for a caller whose pages are where it wants them when they are copied: to returns where page i, of so many bytes, goes.
-// They are copied, and compared with their checksums, here, in one pass and by Options.Copiers goroutines, so that to may be called by
-// several at once and in any order. It is the quicker one, and the Manager's processors have nothing to do for it.
-func (s *Session) RestoreTo(ctx context.Context, l *Lease, consumer uint32, to func(i, bytes int) ([]byte, error)) error {
-	return s.restore(ctx, l, consumer, &wire.Take{Lease: l.ID, Consumer: consumer}, s.opt.Copiers, func(i int, page []byte, sum uint64) error {
-		dst, err := to(i, len(page))
-		switch {
-		case err != nil:
-			return err
-		case len(dst) != len(page):
-			return fmt.Errorf("page %d has %d bytes, and there is room for %d", i, len(page), len(dst))
-		case copySum(dst, page) != sum:
-			return &mismatch{i}
+	return s.restore(ctx, l, consumer, &wire.Start{Lease: l.ID, Consumer: consumer}, func(_ context.Context, first int, pages [][]byte, _ []core.PlanSlot) error {
+		for i := range pages {
+			if err := take(first+i, pages[i]); err != nil {
+				return err
+			}
 		}
 		return nil
+	})
+}
+
+// RestoreTo is Restore for a caller whose pages are where it wants them when they are copied: to returns where page i, of so many bytes, goes, in memory
+// that no other page of the restore goes to. They are copied, and compared with their checksums, here, in one pass and by Options.Copiers goroutines; to is
+// called by one, in the pages' order, some ahead of the copying. It is the quicker one, and the Manager's processors have nothing to do for it.
+func (s *Session) RestoreTo(ctx context.Context, l *Lease, consumer uint32, to func(i, bytes int) ([]byte, error)) error {
+	var list []move
+	return s.restore(ctx, l, consumer, &wire.Take{Lease: l.ID, Consumer: consumer}, func(ctx context.Context, first int, pages [][]byte, slots []core.PlanSlot) error {
+		list = sizedMoves(list, len(pages))
+		copied, err := copyAll(ctx, list, s.opt.Copiers, func(i int, m *move) (err error) {
+			m.src = pages[i]
+			if m.dst, err = to(first+i, len(m.src)); err == nil && len(m.dst) != len(m.src) {
+				err = fmt.Errorf("page %d has %d bytes, and there is room for %d", first+i, len(m.src), len(m.dst))
+			}
+			return err
+		})
+		for i := range copied {
+			if list[i].sum != slots[i].Checksum {
+				return &mismatch{first + i}
+			}
+		}
+		return err
 	})
 }
 
@@ -46,8 +56,11 @@ func (e *mismatch) Error() string { return ErrSpoiled.Error() }
 // Unwrap makes it ErrSpoiled.
 func (e *mismatch) Unwrap() error { return ErrSpoiled }
 
-// restore begins with start and has the pages taken by so many goroutines.
-func (s *Session) restore(ctx context.Context, l *Lease, consumer uint32, start wire.Message, copiers int, take func(i int, page []byte, sum uint64) error) error {
+// taker takes some pages of a plan, which are its slots from the place first on.
+type taker func(ctx context.Context, first int, pages [][]byte, slots []core.PlanSlot) error
+
+// restore begins with start and has the pages taken.
+func (s *Session) restore(ctx context.Context, l *Lease, consumer uint32, start wire.Message, take taker) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
@@ -59,7 +72,7 @@ func (s *Session) restore(ctx context.Context, l *Lease, consumer uint32, start 
 		return err
 	}
 	defer s.query.forget(c)
-	started, err := s.copyPages(ctx, c, copiers, take)
+	started, err := s.copyPages(ctx, c, take)
 	if !started {
 		return s.lost(err)
 	}
@@ -88,7 +101,7 @@ func (s *Session) restore(ctx context.Context, l *Lease, consumer uint32, start 
 }
 
 // copyPages takes the pages of a plan as they come. started says that the Manager waits for a Copied.
-func (s *Session) copyPages(ctx context.Context, c *call, copiers int, take func(i int, page []byte, sum uint64) error) (started bool, err error) {
+func (s *Session) copyPages(ctx context.Context, c *call, take taker) (started bool, err error) {
 	for {
 		a, err := c.next(ctx)
 		if err != nil {
@@ -103,13 +116,7 @@ func (s *Session) copyPages(ctx context.Context, c *call, copiers int, take func
 			if err != nil {
 				return true, err
 			}
-			err = each(len(pages), copiers, func(i int) error {
-				if copiers > 1 && ctx.Err() != nil {
-					return ctx.Err()
-				}
-				return take(int(m.First)+i, pages[i], m.Slots[i].Checksum)
-			})
-			if err != nil {
+			if err = take(ctx, int(m.First), pages, m.Slots); err != nil {
 				return true, err
 			}
 			if int(m.First)+len(m.Slots) == int(m.Total) {
@@ -139,46 +146,4 @@ func (s *Session) pagesOf(ctx context.Context, m *wire.Plan) ([][]byte, error) {
 		pages[i] = arena.slot(p.Slot.Index, p.Bytes)
 	}
 	return pages, nil
-}
-
-// each calls f for 0 to n-1, by so many goroutines, and returns when none of them is at it: the error of the lowest that has failed. One goroutine
-// is the caller's own, and goes in their order.
-func each(n, by int, f func(i int) error) error {
-	if by = min(by, n); by <= 1 {
-		for i := range n {
-			if err := f(i); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	var next, failed atomic.Int64
-	var first struct {
-		sync.Mutex
-		at  int
-		err error
-	}
-	work := func() {
-		for failed.Load() == 0 {
-			i := int(next.Add(1)) - 1
-			if i >= n {
-				return
-			}
-			if err := f(i); err != nil {
-				failed.Store(1)
-				first.Lock()
-				if first.err == nil || i < first.at {
-					first.at, first.err = i, err
-				}
-				first.Unlock()
-			}
-		}
-	}
-	var wg sync.WaitGroup
-	for range by - 1 {
-		wg.Go(work)
-	}
-	work()
-	wg.Wait()
-	return first.err
 }

@@ -1,0 +1,65 @@
+package client
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+)
+
+// move is a page that is copied: src over dst, which is as long. sum is the checksum of what is in dst then.
+type move struct {
+	dst, src []byte
+	sum      uint64
+}
+
+// batchBytes is how much is asked for before it is copied. Between two small pages the caller's function, and what calls it, would cost as much as copying a
+// tenth of one: a call through a pointer has to wait for what is being copied. Behind each batch a context's end is seen.
+const batchBytes = 2 << 20
+
+// copyAll copies pages, by so many goroutines: page says what one is, in their order. It returns how many of the first were copied; all if there is no error.
+func copyAll(ctx context.Context, list []move, copiers int, page func(i int, m *move) error) (copied int, err error) {
+	for copied < len(list) && err == nil {
+		at, bytes := copied, 0
+		for ; at < len(list) && bytes < copiers*batchBytes; at++ {
+			if err = ctx.Err(); err == nil {
+				err = page(at, &list[at])
+			}
+			if err != nil {
+				break
+			}
+			bytes += len(list[at].src)
+		}
+		copyBatch(list[copied:at], copiers)
+		copied = at
+	}
+	return copied, err
+}
+
+// copyBatch copies pages by so many goroutines, of which one is the caller's own, and returns when none of them is at it.
+func copyBatch(list []move, copiers int) {
+	var next atomic.Int64
+	work := func() {
+		for {
+			i := int(next.Add(1)) - 1
+			if i >= len(list) {
+				return
+			}
+			list[i].sum = copySum(list[i].dst, list[i].src)
+		}
+	}
+	var wg sync.WaitGroup
+	for range min(copiers, len(list)) - 1 {
+		wg.Go(work)
+	}
+	work()
+	wg.Wait()
+}
+
+// sizedMoves is n empty moves, in the memory of list if it has as many.
+func sizedMoves(list []move, n int) []move {
+	if cap(list) < n {
+		return make([]move, n)
+	}
+	clear(list[:n])
+	return list[:n]
+}
