@@ -31,11 +31,12 @@ func (s State) String() string {
 // Result says what became of an event.
 type Result uint8
 
-// The results. All from Orphan on leave the index as it was, up to Full, which may have taken the first blocks of the store, and
+// The results. All from Orphan on take nothing of the event, up to Full, which may have taken the first blocks of the store, and
 // Exceeded, which has dropped the holder's claims.
 const (
 	Applied Result = iota
-	// Orphan is a store whose parent this holder does not claim: something was lost, or came before the subscription.
+	// Orphan is a store whose parent this holder does not claim: something was lost, or came before the subscription. It may have proven blocks
+	// before its parent all the same.
 	Orphan
 	// Malformed is an event that contradicts itself: its tokens are not those of its hashes, or a store claims a device block.
 	Malformed

@@ -178,10 +178,15 @@ func (ix *Index) check(e *prefix.Event) Result {
 // storedKnown is a store without tokens: what is moved to another tier, of blocks that the holder has named before.
 func (ix *Index) storedKnown(t *tenure, e *prefix.Event, bits uint8, out *Outcome) {
 	for _, hash := range e.Hashes {
-		switch id := ix.resolve(t, hash); {
-		case id == 0:
+		id := ix.resolve(t, hash)
+		if id == 0 {
 			out.Unknown++
-		case ix.add(t, hash, id, bits):
+			continue
+		}
+		if bits&^ix.claimed(t, hash, id)&(1<<prefix.Device) != 0 {
+			t.loose = true // nobody says that what it stands on is there
+		}
+		if ix.add(t, hash, id, bits) {
 			out.Blocks++
 		}
 	}
@@ -203,8 +208,8 @@ func (ix *Index) parent(x *holder, e *prefix.Event, out *Outcome) (at spot, ok b
 	if !ix.stillKnows(x.cur, id, e.Parent) {
 		id = ix.resolve(x.cur, e.Parent)
 	}
-	if id == 0 && x.old != nil && e.Tier == prefix.Device && !x.groups.hybrid() {
-		id = ix.prove(x, e.Parent, out)
+	if e.Tier == prefix.Device && !x.groups.hybrid() && (id == 0 || ix.claimed(x.cur, e.Parent, id)&(1<<prefix.Device) == 0) {
+		id = ix.beneath(x, e.Parent, id, out)
 	}
 	if id == 0 {
 		if out.Result == Applied {
@@ -214,6 +219,17 @@ func (ix *Index) parent(x *holder, e *prefix.Event, out *Outcome) (at spot, ok b
 	}
 	c, i := ix.blocks.at(id)
 	return spot{name: c.name[i], ref: refTo(c.name[i]), id: id}, true
+}
+
+// beneath returns the block on which a store on the device stands, where that is not claimed there: id is 0, or is claimed on a slower tier.
+func (ix *Index) beneath(x *holder, parent prefix.Hash, id uint32, out *Outcome) uint32 {
+	if x.old != nil {
+		if proven := ix.prove(x, parent, out); proven != 0 {
+			return proven
+		}
+	}
+	x.cur.loose = x.cur.loose || id != 0
+	return id
 }
 
 // store claims the block of that name, which follows at, and moves at there. It returns false when the event ends here.

@@ -93,7 +93,7 @@ func (ix *Index) Copy(h Holder, at *Cursor, into []Claim) (n int) {
 		case has&aliased != 0:
 			at.rest = ix.hashes(t, id)
 		case has != 0:
-			into[n] = ix.claimOf(id, c.hash[id%chunkSize], has)
+			into[n] = ix.claimOf(t, id, c.hash[id%chunkSize], has)
 			n++
 		}
 	}
@@ -104,16 +104,23 @@ func (ix *Index) Copy(h Holder, at *Cursor, into []Claim) (n int) {
 func (ix *Index) copyAliases(t *tenure, at *Cursor, into []Claim) (n int) {
 	for ; n < len(into) && len(at.rest) > 0; at.rest = at.rest[1:] {
 		if a, there := t.private[at.rest[0]]; there && a.id == at.next-1 {
-			into[n] = ix.claimOf(a.id, at.rest[0], a.bits)
+			into[n] = ix.claimOf(t, a.id, at.rest[0], a.bits)
 			n++
 		}
 	}
 	return n
 }
 
-func (ix *Index) claimOf(id uint32, hash prefix.Hash, bits uint8) Claim {
+// nowhere leads to no block.
+const nowhere = ^ref(0)
+
+func (ix *Index) claimOf(t *tenure, id uint32, hash prefix.Hash, bits uint8) Claim {
 	c, i := ix.blocks.at(id)
-	return Claim{Name: c.name[i], Before: c.parentOf(i).hash(), Hash: hash, Bits: bits}
+	before := c.parentOf(i)
+	if t.loose && before != 0 {
+		before = nowhere // whoever has the copy shall not prove more by it than we do
+	}
+	return Claim{Name: c.name[i], Before: before.hash(), Hash: hash, Bits: bits}
 }
 
 // Paste adds claims that were copied from an index of the same domain to what the holder claims. Where the holder has said itself what one

@@ -84,3 +84,24 @@ func TestPasteRefuses(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// TestCopyOfABlockThatGetsASecondHash has its first.
+func TestCopyOfABlockThatGetsASecondHash(t *testing.T) {
+	f, to := newFleet(t, 1, Config{}), newFleet(t, 1, Config{})
+	second := func(block int) *prefix.Event {
+		e := event(1, block, block+1)
+		e.Hashes[0] += 1 << 32
+		return e
+	}
+	f.apply(0, event(1, 0, 8), Applied)
+	f.apply(0, second(0), Applied)
+	var at Cursor
+	var claims [16]Claim
+	n := f.ix.Copy(f.engines[0], &at, claims[:2]) // both of the first block, by a list of all such
+	f.apply(0, second(4), Applied)
+	for !at.Done {
+		n += f.ix.Copy(f.engines[0], &at, claims[n:])
+	}
+	to.ix.Paste(to.engines[0], claims[:n])
+	to.want(1, 8, 0, 8)
+}

@@ -37,7 +37,10 @@ type tenure struct {
 	// several counts the claims of blocks that the holder claims under several hashes at once: it tells blocks apart that we cannot.
 	several map[uint32]tally
 
-	byBlock []blockHash // of a doubted tenure: private the other way round, sorted; made when first needed
+	// loose says that the tenure may claim a block on the device without the one before it, so that it proves nothing when it is doubted: see prove.
+	loose bool
+
+	byBlock []blockHash // of a doubted tenure, or one that is copied: private the other way round, sorted; made when first needed
 }
 
 type alias struct {
@@ -188,12 +191,13 @@ func (ix *Index) Withdraw(h Holder) {
 }
 
 // Doubt says that events of the holder were lost for good. What it claimed so far is credited no more; but it is remembered, and
-// where a later store on the device stands on such a block, that block and all before it count again: the engine has just proven
-// that it holds them. (Not for hybrid models.) The holder becomes partial. Settle forgets the doubted claims; so does the next Doubt.
+// where a later store on the device stands on such a block, that block and those before it count again: the engine has just proven
+// that it holds them. (Not blocks before it that it called by several hashes, of which nobody knows which is there; and not for hybrid models.) The holder becomes partial. Settle forgets the doubted claims; so does the next Doubt.
 func (ix *Index) Doubt(h Holder) {
 	ix.change(h, func(x *holder) {
 		ix.end(x.old)
 		x.old, x.cur = x.cur, ix.begin()
+		x.old.byBlock = nil // a copy may have left what is no longer true
 		if x.state != CutOff {
 			x.state = Partial
 		}

@@ -31,7 +31,7 @@ type Index struct {
 	dead     int           // tenures that have ended and still have claims
 	litter   int           // claims of theirs, by block
 	sweepAt  uint32        // the block that Sweep looks at next
-	path     []uint32      // scratch of prove
+	path     []blockHash   // scratch of prove
 	ahead    [32]chain.Key // scratch of stored
 	hashName hashes
 	hashHash hashes

@@ -14,6 +14,7 @@ import (
 type model struct {
 	blockSize, limit int
 	holders          map[Holder]*modelHolder
+	parents          map[string]string // of all blocks that ever were; "" for the first of a prompt
 }
 
 type modelHolder struct {
@@ -28,15 +29,16 @@ type modelHolder struct {
 	full, window, recurrent int // group numbers, -1: none seen
 	tokens                  int
 	missed                  bool // a side group stored what could not be followed
+	loose, oldLoose         bool // cur or old may have a block on the device without the one before it
 }
 
 type modelClaim struct {
-	name, parent string // parent "" for the first of a prompt
-	bits         uint8
+	name string
+	bits uint8
 }
 
 func newModel(c Config) *model {
-	return &model{blockSize: c.BlockSize, limit: c.Limit, holders: map[Holder]*modelHolder{}}
+	return &model{blockSize: c.BlockSize, limit: c.Limit, holders: map[Holder]*modelHolder{}, parents: map[string]string{}}
 }
 
 func (m *model) open(h Holder, store bool, engine uint32, rank int32) {
@@ -78,6 +80,7 @@ func (m *model) withdraw(h Holder) {
 func (m *model) doubt(h Holder) {
 	if x := m.holders[h]; x != nil {
 		x.old, x.cur = x.cur, map[prefix.Hash]*modelClaim{}
+		x.oldLoose, x.loose = x.loose, false
 		if x.state != CutOff {
 			x.state = Partial
 		}
@@ -90,7 +93,7 @@ func (m *model) settle(h Holder) {
 	}
 }
 
-func (x *modelHolder) clear() { x.cur, x.old = map[prefix.Hash]*modelClaim{}, nil }
+func (x *modelHolder) clear() { x.cur, x.old, x.loose = map[prefix.Hash]*modelClaim{}, nil, false }
 
 // held returns what a set of claims says of a block.
 func held(claims map[prefix.Hash]*modelClaim, name string) (bits uint8) {
@@ -237,6 +240,7 @@ func (m *model) stored(x *modelHolder, e *prefix.Event) (out Outcome) {
 			case c == nil:
 				out.Unknown++
 			default:
+				x.loose = x.loose || bits&^c.bits&1 != 0
 				before := held(x.cur, c.name)
 				if c.bits |= bits; held(x.cur, c.name) != before {
 					out.Blocks++
@@ -248,8 +252,12 @@ func (m *model) stored(x *modelHolder, e *prefix.Event) (out Outcome) {
 	name, parent := root(e.LoRA, e.Salt), ""
 	if e.HasParent {
 		c := x.cur[e.Parent]
-		if c == nil && x.old != nil && e.Tier == prefix.Device && x.window < 0 && x.recurrent < 0 {
-			c = m.prove(x, e.Parent, &out)
+		if (c == nil || c.bits&1 == 0) && e.Tier == prefix.Device && x.window < 0 && x.recurrent < 0 {
+			if proven := m.prove(x, e.Parent, &out); proven != nil {
+				c = proven
+			} else if c != nil {
+				x.loose = true
+			}
 		}
 		if c == nil {
 			out.Result = Orphan
@@ -275,60 +283,74 @@ func (m *model) stored(x *modelHolder, e *prefix.Event) (out Outcome) {
 		}
 		before := held(x.cur, name)
 		if x.cur[hash] == nil {
-			x.cur[hash] = &modelClaim{name: name, parent: parent}
+			x.cur[hash] = &modelClaim{name: name}
 		}
 		if x.cur[hash].bits |= bits; held(x.cur, name) != before {
 			out.Blocks++
 		}
+		m.parents[name] = parent
 		parent = name
 	}
 	return out
 }
 
-// prove moves the doubted claims from a block to the root, or to one that counts already, to those that count.
+// onDevice lists what claims call a block that they have on the device.
+func onDevice(claims map[prefix.Hash]*modelClaim, name string) (hashes []prefix.Hash) {
+	for hash, c := range claims {
+		if c.name == name && c.bits&1 != 0 {
+			hashes = append(hashes, hash)
+		}
+	}
+	return hashes
+}
+
+// prove moves the doubted claim that was named, and those before it, to those that count. What is behind a block that has several hashes, and that
+// block, stays doubted.
 func (m *model) prove(x *modelHolder, hash prefix.Hash, out *Outcome) *modelClaim {
 	first := x.old[hash]
-	if first == nil {
+	if x.oldLoose || first == nil || first.bits&1 == 0 {
 		return nil
 	}
-	type moved struct {
-		hash  prefix.Hash
-		claim *modelClaim
+	if now := x.cur[hash]; now != nil && now.name != first.name {
+		return nil
 	}
-	var path []moved
-	blocks := 0
-	for name := first.name; name != ""; {
-		if held(x.cur, name)&1 != 0 {
-			break
+	path := []prefix.Hash{hash}
+	for name := m.parents[first.name]; name != ""; name = m.parents[name] {
+		was, is := onDevice(x.old, name), onDevice(x.cur, name)
+		all := map[prefix.Hash]bool{}
+		for _, hash := range append(was, is...) {
+			all[hash] = true
 		}
-		parent, there := "", false
-		for hash, c := range x.old {
-			if c.name != name {
-				continue
-			}
-			if now := x.cur[hash]; now != nil && now.name != name {
+		switch {
+		case len(all) > 1:
+			path = nil
+		case len(is) > 0:
+		case len(was) == 0:
+			return nil
+		default:
+			if now := x.cur[was[0]]; now != nil && now.name != name {
 				return nil
 			}
-			path = append(path, moved{hash, c})
-			parent, there = c.parent, true
+			path = append(path, was[0])
 		}
-		if !there {
-			return nil
+		if len(is) > 0 {
+			break
 		}
-		blocks++
-		name = parent
 	}
-	if len(x.cur)+blocks > m.limitOf(x) {
+	if len(x.cur)+len(path) > m.limitOf(x) {
 		return nil
 	}
-	for _, p := range path {
-		delete(x.old, p.hash)
-		if x.cur[p.hash] == nil {
-			x.cur[p.hash] = &modelClaim{name: p.claim.name, parent: p.claim.parent}
+	for _, hash := range path {
+		c := x.old[hash]
+		delete(x.old, hash)
+		if x.cur[hash] == nil {
+			x.cur[hash] = &modelClaim{name: c.name}
 		}
-		x.cur[p.hash].bits |= 1
+		x.cur[hash].bits |= 1
 	}
-	out.Proven = blocks
+	if out.Proven = len(path); x.old[hash] != nil {
+		return nil
+	}
 	return first
 }
 
