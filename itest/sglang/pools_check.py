@@ -14,6 +14,7 @@ import pathlib
 import queue
 import random
 import re
+import signal
 import socket
 import statistics
 import subprocess
@@ -346,6 +347,33 @@ class Kv(Case):
         for more, extra, word in (({}, {"interface_v1": 0}, "interface_v1"), ({"attn_cp_size": 2}, {}, "such ranks"), ({"pp_size": 2}, {}, "such ranks")):
             with self.assertRaisesRegex(ValueError, word):
                 PerigeeStorage(config(extra_config={"interface_v1": 1, "socket": self.m.socket} | extra, **more))
+
+    def test_a_flush_while_the_manager_hangs(self):
+        """A restore whose request has given up may still be written to: SGLang's flush would join its thread for ten seconds, and end the engine."""
+        from types import SimpleNamespace
+        from sglang.srt.managers.scheduler import Scheduler
+        pool = mha(64)
+        fill(pool, 1)
+        b = self.backend(pool)
+        keys = keys_of(tokens(1, 8))
+        self.assertEqual(b.batch_set_v1(keys, slots(pool, *range(8))), [True] * 8)
+        idle = unittest.mock.Mock(return_value=False)
+        scheduler = SimpleNamespace(tree_cache=None, _engine_paused=False, is_fully_idle=idle, waiting_queue=[], running_batch=SimpleNamespace(reqs=[]))
+        self.assertFalse(Scheduler.flush_cache(scheduler))
+        self.assertEqual(idle.call_count, 1, "SGLang's own flush_cache decides")
+        got = []
+        os.kill(self.m.child.pid, signal.SIGSTOP)
+        os.waitpid(self.m.child.pid, os.WUNTRACED)  # it has stopped
+        get = threading.Thread(target=lambda: got.append(b.batch_get_v1(keys, slots(pool, *range(20, 28)))), daemon=True)
+        get.start()
+        self.soon(lambda: b._store.getting, "the restore has begun")
+        self.assertFalse(Scheduler.flush_cache(scheduler))
+        self.assertEqual(idle.call_count, 1, "it is refused before")
+        os.kill(self.m.child.pid, signal.SIGCONT)
+        get.join(SOON_S)
+        self.assertEqual(got, [[True] * 8])
+        self.assertFalse(Scheduler.flush_cache(scheduler))
+        self.assertEqual(idle.call_count, 2, "the restore has ended")
 
 
 class Identity(unittest.TestCase):

@@ -4,9 +4,12 @@ engine serves.
   - What is handed to the backup queue is noted with its tokens, the key before, adapter and salt (lore.py). Without it pages are stored and restored all the
     same, and gateways are not told of them.
   - When weights are changed in place, what was stored is another model's: the backend stops.
+  - A restore that has lasted too long for its request is in no queue of SGLang's any more, and may still write into the host pool, since a Manager that hangs may go on. A flush
+    would join its thread for ten seconds and then end the engine: it is refused while there is such a restore on any rank.
   - With the linker, a request that is being looked up is passed over (admission.py), and what is offloaded is noted with its tokens, too.
 """
 
+import logging
 import threading
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookSource, HookType
@@ -16,6 +19,7 @@ from .lore import UNKNOWN, Lore, Space
 CONTROLLER = "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller.HybridCacheController.write_storage"
 TREE = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.write_backup_storage"
 WEIGHTS = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager._select_runners"
+FLUSH = "sglang.srt.managers.scheduler.Scheduler.flush_cache"
 
 ADD = "sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req"
 OFFLOAD = "sglang.srt.mem_cache.unified_cache.unified_cache_linker.UnifiedCacheLinkerWrapper._offload_node"
@@ -23,6 +27,7 @@ RELEASE = "sglang.srt.mem_cache.unified_cache.unified_cache_linker.UnifiedCacheL
 
 _here = threading.local()
 _stop = []  # functions of those who want to know of new weights
+_getting = []  # functions that say whether something is being restored
 _done = []
 
 
@@ -64,6 +69,17 @@ def _weights(*args, **kwargs):
         f("the weights were changed in place")
 
 
+def _flush(original, scheduler, *args, **kwargs):
+    cache = scheduler.tree_cache
+    busy = int(any(f() for f in list(_getting)))
+    if hasattr(cache, "_all_reduce_attn_groups"):  # all ranks flush or none
+        busy = agree(cache, busy)
+    if busy:
+        logging.getLogger(__name__).warning("Perigee: the cache is not flushed: pages are still being restored")
+        return False
+    return original(scheduler, *args, **kwargs)
+
+
 def _install(hooks):
     """Puts hooks in place, each once a process, and returns those that could not be."""
     for target, hook, kind in hooks:
@@ -74,16 +90,21 @@ def _install(hooks):
     return [target for target, _, _ in hooks if target not in HookRegistry._patched]
 
 
-def install(on_weights):
-    """For a storage backend. on_weights(reason) is called whenever weights are changed."""
+def install(on_weights, getting=None):
+    """For a storage backend, or a linker. on_weights(reason) is called whenever weights are changed; getting() says whether something is being restored into memory
+    that a flush would use again."""
     _stop.append(on_weights)
-    return _install([(TREE, _node, HookType.AROUND), (CONTROLLER, _written, HookType.AROUND), (WEIGHTS, _weights, HookType.BEFORE)])
+    if getting is not None:
+        _getting.append(getting)
+    return _install([
+        (TREE, _node, HookType.AROUND), (CONTROLLER, _written, HookType.AROUND), (WEIGHTS, _weights, HookType.BEFORE), (FLUSH, _flush, HookType.AROUND)])
 
 
-def remove(on_weights):
-    """Takes on_weights back; the hooks stay, and do nothing for a backend that is gone."""
-    if on_weights in _stop:
-        _stop.remove(on_weights)
+def remove(on_weights, getting=None):
+    """Takes both back; the hooks stay, and do nothing for a backend that is gone."""
+    for functions, f in ((_stop, on_weights), (_getting, getting)):
+        if f in functions:
+            functions.remove(f)
 
 
 # The linker's.

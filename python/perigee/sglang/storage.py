@@ -62,7 +62,7 @@ class PerigeeStorage(HiCacheStorage):
         self._pools = {}  # by SGLang's name
         self._keeper = self._store = self._lore = None
         self._closed = False
-        missing = hooks.install(self._stop)
+        missing = hooks.install(self._stop, self._getting)
         if missing:
             logger.warning("Perigee: no hook could be put on %s: gateways will not be told what can be restored, or weights must not be changed while it runs", ", ".join(missing))
 
@@ -121,6 +121,9 @@ class PerigeeStorage(HiCacheStorage):
         if self._store is not None and not self._store.stopped:
             self._store.stopped = reason
             logger.warning("Perigee: %s: nothing is stored or restored until the engine is restarted", reason)
+
+    def _getting(self):
+        return self._store is not None and self._store.getting
 
     def note(self, keys, tokens, prefix, space):
         """From hooks.py, in the scheduler's thread."""
@@ -192,7 +195,7 @@ class PerigeeStorage(HiCacheStorage):
         return self._store.counts.take() | {"late": self._keeper.late}
 
     def close(self):
-        hooks.remove(self._stop)
+        hooks.remove(self._stop, self._getting)
         if self._keeper is not None and not self._closed:
             self._closed = True
             self._keeper.close()

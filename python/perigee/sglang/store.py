@@ -4,6 +4,7 @@ Every call ends: it has the answer, or it gives up and says that nothing is ther
 """
 
 import binascii
+import collections
 import contextlib
 import threading
 
@@ -16,6 +17,8 @@ from .lore import UNKNOWN
 MOST_NAMES = 32768
 # A page that fails is dropped by the Manager, so that the next try ends before it; more than one bad page in 128 is no accident.
 TRIES = 3
+# Leases whose release found the connection busy. Each is of a call that failed; what is beyond lapses by itself.
+MOST_OWED = 256
 
 
 def name(key):
@@ -65,13 +68,32 @@ class Store:
         self.counts = Counts()
         self.stopped = ""  # why nothing is kept any more
         self._fetches = True  # the Manager asks and restores in one exchange
+        self._gets, self._lock = 0, threading.Lock()
+        self._owed = collections.deque(maxlen=MOST_OWED)  # (session, lease)
+
+    @property
+    def getting(self):
+        """Whether some get has not returned: the memory that it was given may still be written to."""
+        return self._gets > 0
 
     @contextlib.contextmanager
     def _session(self, lane):
         if self.stopped:
             raise client.Lost(self.stopped)
         with self._keeper.use(lane, self._wait) as session:
+            if lane == QUERIES:
+                self._settle(session)
             yield session
+
+    def _settle(self, session):
+        """Lets go of what could not be let go of. A lease of another session went with it."""
+        while self._owed:
+            try:
+                of, lease = self._owed.popleft()
+            except IndexError:  # another thread's
+                return
+            if of is session:
+                session.release(lease)
 
     def _say(self, what, pages, e):
         if self._log is not None and self._keeper.up and not self.stopped:  # the keeper tells of a lost Manager, once
@@ -105,32 +127,40 @@ class Store:
         """Copies pages to their places: a flag each. The flags are true up to the first page that was not to be had, and all of them are false if whole is
         asked for and any page was not. What lies in places whose flag is false is anything. names is a list, or joined."""
         n = len(places)
-        done = 0
+        with self._lock:
+            self._gets += 1
+        try:
+            done = self._get(group, names, places, whole)
+        finally:
+            with self._lock:
+                self._gets -= 1
+        self.counts.add(restored=done, missing=n - done)
+        return [True] * done + [False] * (n - done)
+
+    def _get(self, group, names, places, whole):
         try:
             for _ in range(TRIES):
                 try:
-                    done = self._restore(group, names, places, whole)
-                    break
+                    return self._restore(group, names, places, whole)
                 except client.Spoiled as e:
                     self.counts.add(failed=1)
-                    self._say("restored, and looked for again", n, e)
+                    self._say("restored, and looked for again", len(places), e)
         except (client.PerigeeError, OSError) as e:
-            self._say("restored", n, e)
-        self.counts.add(restored=done, missing=n - done)
-        return [True] * done + [False] * (n - done)
+            self._say("restored", len(places), e)
+        return 0
 
     def _restore(self, group, names, places, whole):
         if self._copies() and self._fetches:
             r = self._fetch(group, names, places, whole)
             if r is not None:
                 return self._restored(r.good, r.found, r.outcome, len(places), whole)
-        with self._session(QUERIES) as s:
-            a = s.query([(group, names)], mode=client.PREFIX, wait=self._wait)
+        with self._session(QUERIES) as asked:
+            a = asked.query([(group, names)], mode=client.PREFIX, wait=self._wait)
             if a.lease is None:
                 return 0
             hits = a.lease.hits[0]
             if whole and hits < len(places):
-                s.release(a.lease)
+                asked.release(a.lease)
                 return 0
         try:
             with self._session(RESTORES) as s:
@@ -140,7 +170,7 @@ class Store:
                 s.restore(a.lease, 0, lambda i, page: pools.write(places[i], page))
                 return hits
         except (client.Lost, client.Refused):  # nothing was done with it
-            self._release(a.lease)
+            self._release(asked, a.lease)
             raise
 
     def _fetch(self, group, names, places, whole):
@@ -154,10 +184,11 @@ class Store:
             self._fetches = False  # until the engine is restarted: nothing is lost by it but speed
             return None
 
-    def _release(self, lease):
-        """Of a restore that was not begun; if the session is gone, so is the lease."""
-        with contextlib.suppress(client.PerigeeError, OSError), self._session(QUERIES) as s:
-            s.release(lease)
+    def _release(self, session, lease):
+        """Of a restore that was not begun, now or before the next question; if the session is gone, so is the lease."""
+        self._owed.append((session, lease))
+        with contextlib.suppress(client.PerigeeError, OSError), self._session(QUERIES):
+            pass  # _session settles
 
     def _copies(self):
         return self._shared is not None and self._keeper.offered

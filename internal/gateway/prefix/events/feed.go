@@ -46,7 +46,7 @@ type feed struct {
 	counts    Counts
 	fault     error
 	lag       time.Duration
-	live      bool // what is applied came just now: a replay's age is no lag
+	live      bool      // what is applied came just now: a replay's age is no lag
 	cutOff    time.Time // since when the index takes nothing of it; zero: it does
 	settleAt  time.Time // when the index may forget what was doubted
 	told      standing  // as Hooks.Changed was told

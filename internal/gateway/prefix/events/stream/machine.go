@@ -33,14 +33,14 @@ type Machine struct {
 	any     bool   // next is only the least that may come: what was lost may be more
 	noPast  bool   // what came before could not be had; do not ask again
 
-	ask    asking
-	asks   uint64 // that were made, probes too
+	ask  asking
+	asks uint64 // that were made, probes too
 	// unheard are the probes in a row that nobody answered, unheardAt when the first of them had to be given up.
 	unheard   int
 	unheardAt time.Time
-	held   []Batch
-	bytes  int  // of held
-	missed bool // something was dropped on our side while a replay was awaited
+	held      []Batch
+	bytes     int  // of held
+	missed    bool // something was dropped on our side while a replay was awaited
 
 	hideAt, stallAt, retryAt, forgetAt, probeAt time.Time // zero: not set
 }
