@@ -1,7 +1,7 @@
 // Package warm is where a follower of engines that has just begun gets what others know already: snapshots of a `perigee index` service or of
 // a gateway that serves its own index (perigee.index.v1), for events.Target.Past.
 //
-// It promises that a rank is asked for once; that nobody waits longer than [Options.Timeout], the wait for his turn included; that nothing is
+// It promises that a rank is asked for once, unless whoever wanted it has gone before there was an answer; that nobody waits longer than [Options.Timeout], the wait for his turn included; that nothing is
 // asked when [Options.Window] is over; and that of a snapshot which breaks off, or is void, nothing is used. Whether the claims are true it
 // does not know: the engine's own replay proves that they are of its process, and nothing proves that the source told them right.
 //
@@ -118,7 +118,10 @@ func (s *Source) take(ctx context.Context, w remote.Wanted, into events.Adopting
 	err := s.ask(ctx, w, t)
 	log := s.o.Log.With("engine", w.URL, "rank", w.Rank, "took", time.Since(began).Round(time.Millisecond))
 	switch {
-	case ctx.Err() != nil: // nobody wants it any more
+	case ctx.Err() != nil: // nobody wants it any more, and whoever follows the rank next has had nothing
+		s.mu.Lock()
+		delete(s.asked, rank{w.Engine, w.Rank})
+		s.mu.Unlock()
 		return events.Past{}, false
 	case t.done:
 		log.Info("what an engine holds was taken over", "claims", t.claims, "next", t.past.Next, "through", t.past.Through, "whole", t.past.Whole)
