@@ -23,7 +23,7 @@ var errNoSnapshots = status.Error(codes.Unimplemented, "this service gives no sn
 //
 // A rank's position is read before its claims, so that what is applied in between is sent twice rather than not at all: as a claim, and as an
 // event of the batches that the reader applies from there on. Applying an event again changes nothing, since a claim is what the last
-// event said of its block.
+// event said of its block. So it is with the engine's groups, which have to be those of that position at least.
 func (s *Server) Snapshot(r *indexpb.SnapshotRequest, out grpc.ServerStreamingServer[indexpb.SnapshotPart]) error {
 	if s.o.Position == nil {
 		return errNoSnapshots
@@ -49,10 +49,11 @@ func (s *Server) sendRank(c *local.Copying, url string, claims []index.Claim, ou
 	if !known {
 		return nil
 	}
+	groups := c.Groups()
 	begin := &indexpb.Rank{
 		Engine: url, Rank: c.Rank, Domain: &indexpb.Domain{Base: c.Domain.Base, BlockSize: uint32(c.Domain.BlockSize)},
 		Next: at.Next, Print: at.Print, HasPrint: at.Printed, Whole: at.Whole,
-		FullGroup: uint32(c.Groups.Full), WindowGroup: uint32(c.Groups.Sliding), RecurrentGroup: uint32(c.Groups.Recurrent), Window: uint32(c.Groups.Window),
+		FullGroup: uint32(groups.Full), WindowGroup: uint32(groups.Sliding), RecurrentGroup: uint32(groups.Recurrent), Window: uint32(groups.Window),
 	}
 	if err := out.Send(&indexpb.SnapshotPart{Part: &indexpb.SnapshotPart_Rank{Rank: begin}}); err != nil {
 		return err

@@ -12,8 +12,6 @@ type Copying struct {
 	Engine uint32
 	Rank   int32
 	Domain Domain
-	// Groups are as when the copying began.
-	Groups index.Groups
 
 	rank   *Rank
 	in     *opened
@@ -32,7 +30,7 @@ func (s *Store) Copyings(model string) (all []*Copying) {
 			continue
 		}
 		all = append(all, &Copying{
-			Engine: r.engine.No, Rank: r.no, Domain: Domain{r.in.domain.base, r.in.domain.blockSize}, Groups: r.in.Groups(r.holder),
+			Engine: r.engine.No, Rank: r.no, Domain: Domain{r.in.domain.base, r.in.domain.blockSize},
 			rank: r, in: r.in, holder: r.holder,
 		})
 	}
@@ -41,6 +39,10 @@ func (s *Store) Copyings(model string) (all []*Copying) {
 	})
 	return all
 }
+
+// Groups returns the KV cache groups that the rank's engine has shown by now. Whoever says that the copy has all that the engine published before some
+// batch asks after that batch is applied: a group that is not known asks for nothing, and whoever has the copy credits too much.
+func (c *Copying) Groups() index.Groups { return c.in.Groups(c.holder) }
 
 // Next fills into with further claims and returns how many, maybe none though there are more. It is called until done or void; void says
 // that the rank's claims ended meanwhile, so that what was copied is good for nothing.

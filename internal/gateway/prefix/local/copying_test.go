@@ -22,7 +22,7 @@ func TestCopying(t *testing.T) {
 	}
 	for _, c := range all {
 		r := to.Open(Engine{No: c.Engine, Base: "m"}, c.Rank)
-		r.AdoptGroups(c.Domain.BlockSize, c.Groups)
+		r.AdoptGroups(c.Domain.BlockSize, c.Groups())
 		var claims [3]index.Claim
 		for done := false; !done; {
 			n, end, void := c.Next(claims[:])
