@@ -563,7 +563,8 @@ class LinkerAlone(unittest.TestCase):
         x._flushes, x._reading, x._lookups, x._loads = 0, False, 0, {}
         x._jobs, x._done = queue.SimpleQueue(), collections.deque()
         x._staging, x._keeper, x._store, x._pool = staging.Staging(self.PAGES, 64), self, self, self
-        x._admission = admission.Admission(x._ask, x._drop, 1.0)
+        x._turn = admission.Turn(2.0)
+        x._admission = admission.Admission(x._ask, x._drop, 1.0, x._turn)
         x.layer_done_counter = unittest.mock.Mock()
         x._worker = threading.Thread(target=x._run, daemon=True)
         x._worker.start()
@@ -629,6 +630,27 @@ class LinkerAlone(unittest.TestCase):
         self.x._jobs.put(None)
         self.x._worker.join(SOON_S)
         self.assertEqual(self.x._lookups, 0)
+
+    def test_a_manager_that_hangs_costs_one_limit(self):
+        """The first request waits until the worker has been stuck for long enough; then nobody waits, nothing is looked up, and nothing more is kept on the device for it."""
+        keys = [f"{1:064x}"]
+        look = lambda rid: self.x.lookup(rid, [unittest.mock.Mock(keys=keys)])
+        look("first")
+        self.assertTrue(self.began.acquire(timeout=SOON_S))  # the worker asks
+        self.assertTrue(self.offload(0))
+        clock = time.monotonic() + 3
+        with unittest.mock.patch.object(linker.time, "monotonic", lambda: clock):
+            self.assertEqual(self.x.verdict("first"), admission.EXPIRE)
+            self.x.agreed("first", admission.EXPIRE)
+            for i in range(2 * linker.MOST_LOOKUPS):
+                look(f"r{i}")
+                self.assertEqual(self.x.verdict(f"r{i}"), admission.GO)
+            self.assertFalse(self.offload(1))
+        self.assertEqual(self.x._lookups, 1)
+        self.go.set()
+        self.assertTrue(self.began.acquire(timeout=SOON_S))  # it stores, and looks up again
+        look("afterwards")
+        self.assertTrue(self.began.acquire(timeout=SOON_S))
 
     def test_without_a_manager_nothing_waits(self):
         self.up = False

@@ -841,12 +841,16 @@ class Question:
         self.keys, self.count, self.answer, self.dropped = keys, len(keys), None, False
 
 
+LIMIT = 0.5  # seconds that one thing may take
+
+
 class Rank:
     """An Admission, and what its questions hold: a slot a page that was found, as the linker's staging memory."""
 
     def __init__(self, budget=1.0):
         self.asked, self.held = [], 0
-        self.a = admission.Admission(self.ask, self.drop, budget)
+        self.turn = admission.Turn(LIMIT)
+        self.a = admission.Admission(self.ask, self.drop, budget, self.turn)
 
     def ask(self, keys):
         self.asked.append(Question(keys))
@@ -921,6 +925,35 @@ class Waiting(unittest.TestCase):
         self.assertEqual((self.r.held, self.round(K[:6], 1.1)), (0, (0, False)))
         self.assertEqual(len(self.r.asked), 1)
 
+    def test_a_manager_that_hangs_costs_one_limit(self):
+        """The thread that asks has been at one thing for too long: who waits goes, and who comes does not wait."""
+        self.r.turn.begins(0)
+        for i in range(64):
+            self.assertEqual(self.round(K[:6], 0.1, f"early {i}"), (0, True))
+        self.assertEqual({self.round(K[:6], LIMIT - 0.01, f"early {i}") for i in range(64)}, {(0, True)})
+        self.assertEqual({self.round(K[:6], LIMIT, f"early {i}") for i in range(64)}, {(0, False)})
+        self.assertEqual(len(self.r.asked), 64)
+        self.assertTrue(all(q.dropped for q in self.r.asked))
+        for i in range(64):
+            self.assertEqual(self.round(K[:6], LIMIT + i, f"late {i}"), (0, False))
+        self.assertEqual(len(self.r.asked), 64, "nothing is looked up meanwhile")
+        self.r.turn.ends()
+        self.assertEqual(self.round(K[:6], 100, "early 0"), (0, False), "what was let go computes")
+        self.assertEqual(self.round(K[:6], 100, "afterwards"), (0, True))
+        self.r.turn.begins(100)
+        self.r.answer(self.r.asked[-1], 6)
+        self.r.turn.ends()
+        self.r.turn.begins(100 + LIMIT)  # something else, which takes long too: what is here is used
+        self.assertEqual(self.round(K[:6], 100 + 3 * LIMIT, "afterwards"), (6, False))
+        self.assertTrue(self.r.load("afterwards", K[:6]))
+        self.assertEqual(self.r.held, 0)
+
+    def test_a_changed_prompt_is_not_looked_up_anew_while_the_manager_hangs(self):
+        self.round(K[2:6], 0)
+        self.r.turn.begins(0)
+        self.assertEqual(self.round(K[:6], LIMIT), (0, False))
+        self.assertEqual((len(self.r.asked), self.r.asked[0].dropped), (1, True))
+
     def test_an_answer_within_a_round_is_for_the_next(self):
         """Else the request would go without what was just found."""
         self.assertEqual(self.a.looked("r", K[:6], 0), 0)
@@ -982,7 +1015,7 @@ class Waiting(unittest.TestCase):
         seed = random.randrange(1 << 30)
         r = random.Random(seed)
         with self.subTest(seed=seed):
-            loads = expired = overtaken = 0
+            loads = expired = overtaken = stuck = 0
             for ranks in (1, 2, 3):
                 all_ranks = [Rank() for _ in range(ranks)]
                 now, live, number = 0.0, {}, 0
@@ -992,6 +1025,10 @@ class Waiting(unittest.TestCase):
                         number += 1
                         live[f"r{number}"] = [r.randrange(0, 3), r.randrange(3, 11), None]  # what the device has, pages in all, since when it waits
                     for rank in all_ranks:
+                        if r.random() < 0.1:
+                            rank.turn.ends()
+                        elif r.random() < 0.1:
+                            rank.turn.begins(now - r.random() * 2 * LIMIT)
                         waiting = [q for q in rank.asked if q.answer is None and not q.dropped]
                         if waiting and r.random() < 0.4:
                             q = r.choice(waiting)
@@ -1008,7 +1045,11 @@ class Waiting(unittest.TestCase):
                         device, total, since = request
                         keys = [f"{rid}.{i}" for i in range(device, total)]
                         hits = [rank.a.looked(rid, keys, now) for rank in all_ranks] if keys else [0] * ranks
+                        waits = [q for rank in all_ranks if rank.turn.stuck(now) for q in [rank.a._entries.get(rid)] if keys and q.state == admission._ASKED]
                         agreed = max(rank.a.verdict(rid, now) for rank in all_ranks)
+                        if waits:
+                            stuck += 1
+                            self.assertEqual(agreed, admission.EXPIRE, "nobody waits for a rank whose Manager hangs")
                         passed = {rank.a.agreed(rid, agreed) for rank in all_ranks}
                         self.assertEqual(len(passed), 1, "all ranks do the same")
                         if passed == {True}:
@@ -1031,7 +1072,7 @@ class Waiting(unittest.TestCase):
                     for q in rank.asked:
                         rank.answer(q, q.count)
                     self.assertEqual((rank.held, len(rank.a)), (0, 0))
-            self.assertGreater(min(loads, expired, overtaken), 5, "the test has seen too little")
+            self.assertGreater(min(loads, expired, overtaken, stuck), 5, "the test has seen too little")
 
 
 class StagingMemory(unittest.TestCase):

@@ -9,6 +9,8 @@ round; each may know another thing by then.
     over all ranks:          v = max(v)
     each rank:               a.agreed(rid, v)                      whether the request is passed over now
 
+A Manager that hangs must not cost each request its time: while the thread that asks it has been at one thing for too long (Turn) nothing is looked up, and what waits goes.
+
 A request's life here: nothing is known of it ─looked─▶ ASKED ─answered─▶ ANSWERED ─taken, or released─▶ gone; or, if its time is up on any rank, SETTLED: it
 computes, and what still comes for it is given back. A request that the engine's own cache has overtaken is not looked for any more: then
 it is not seen in a round, and goes.
@@ -16,6 +18,24 @@ it is not seen in a round, and goes.
 
 GO, WAIT, EXPIRE = 0, 1, 2
 _ASKED, _ANSWERED, _SETTLED = "asked", "answered", "settled"
+
+
+class Turn:
+    """Of the one thread that looks up, restores and stores: whether it has been at one thing for limit_s and longer. Then nobody is to wait for it, until it goes on.
+    So a Manager that hangs costs one limit at most, however many requests there are."""
+
+    def __init__(self, limit_s):
+        self._limit, self._since = limit_s, None
+
+    def begins(self, now):
+        self._since = now
+
+    def ends(self):
+        self._since = None
+
+    def stuck(self, now):
+        since = self._since  # another thread's
+        return since is not None and now - since >= self._limit
 
 
 class _Entry:
@@ -27,10 +47,10 @@ class _Entry:
 
 class Admission:
     """ask(keys) begins a lookup and returns something, or None if nothing is looked up now: the request computes; drop(it) gives it up, with what it has or will get.
-    budget_s is how long a request may be passed over."""
+    budget_s is how long a request may be passed over, turn that of the thread which answers."""
 
-    def __init__(self, ask, drop, budget_s):
-        self._ask, self._drop, self._budget = ask, drop, budget_s
+    def __init__(self, ask, drop, budget_s, turn):
+        self._ask, self._drop, self._budget, self._turn = ask, drop, budget_s, turn
         self._entries = {}
 
     def looked(self, rid, keys, now):
@@ -38,21 +58,21 @@ class Admission:
         e = self._entries.get(rid)
         if e is None:
             e = self._entries[rid] = _Entry(now + self._budget)
-            self._begin(e, keys)
+            self._begin(e, keys, now)
         elif e.state != _SETTLED and tuple(keys) != e.keys:
-            self._change(e, tuple(keys))
+            self._change(e, tuple(keys), now)
         e.seen = True
         # What is said in a round stays so for its verdict, whatever comes in between.
         e.round = e.state
         return e.hits if e.state == _ANSWERED else 0
 
-    def _begin(self, e, keys):
+    def _begin(self, e, keys, now):
         e.keys, e.hits, e.state = tuple(keys), 0, _ASKED
-        e.query = self._ask(list(keys))
+        e.query = None if self._turn.stuck(now) else self._ask(list(keys))
         if e.query is None:
             e.state = _SETTLED
 
-    def _change(self, e, keys):
+    def _change(self, e, keys, now):
         """The engine's own part of the prompt has grown, or shrunk."""
         skip = len(e.keys) - len(keys)
         if skip > 0 and e.keys[skip:] == keys:
@@ -61,7 +81,7 @@ class Admission:
             e.keys = keys
             return
         self._give_up(e)
-        self._begin(e, keys)
+        self._begin(e, keys, now)
 
     def answered(self, query, hits):
         """A lookup has its answer: hits of its keys lead, and their pages are here. False if nobody wants them any more: they are the caller's to give back."""
@@ -76,7 +96,7 @@ class Admission:
         e = self._entries.get(rid)
         if e is None or not e.seen or e.round != _ASKED:
             return GO
-        return EXPIRE if now >= e.until else WAIT
+        return EXPIRE if now >= e.until or self._turn.stuck(now) else WAIT
 
     def agreed(self, rid, verdict):
         """What all ranks do. True: the request is passed over."""

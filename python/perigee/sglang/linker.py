@@ -22,7 +22,7 @@ from sglang.srt.mem_cache.hybrid_cache.linker_pool_assembler import _mha_device_
 from sglang.srt.mem_cache.unified_cache.unified_cache_linker import LayerWiseLoadCounter, UnifiedCacheLinker
 
 from . import admission, facts, hooks, pools, restorable
-from .keeper import Keeper
+from .keeper import STUCK_S, Keeper
 from .staging import Staging
 from .storage import ANSWER_MS, connect
 from .store import Store, names
@@ -72,7 +72,8 @@ class PerigeeLinker(UnifiedCacheLinker):
         self.layer_done_counter = LayerWiseLoadCounter(kvcache.layer_num)
         self._staging = Staging(max(1, self._extra.get("staging_bytes", STAGING_BYTES) // self._pool.bytes), self._pool.bytes)
         self._lock = threading.RLock()
-        self._admission = admission.Admission(self._ask, self._drop, self._extra.get("budget_ms", BUDGET_MS) / 1000)
+        self._turn = admission.Turn(STUCK_S)
+        self._admission = admission.Admission(self._ask, self._drop, self._extra.get("budget_ms", BUDGET_MS) / 1000, self._turn)
         self._jobs = queue.SimpleQueue()  # bounded by MOST_LOOKUPS, and by staging memory
         self._lookups = 0  # in it
         self._loads = {}  # rid: (places on the device, slots)
@@ -182,7 +183,8 @@ class PerigeeLinker(UnifiedCacheLinker):
 
     def offload(self, transfers, session_id=None):
         (kv,) = transfers
-        if not self._keeper.up or self._store.stopped:
+        # The engine keeps the pages on the device until it is told of them: not for as long as a Manager hangs.
+        if not self._keeper.up or self._store.stopped or self._turn.stuck(time.monotonic()):
             return False
         slots = self._staging.take(len(kv.keys))
         if slots is None:
@@ -204,10 +206,13 @@ class PerigeeLinker(UnifiedCacheLinker):
 
     def _run(self):
         while (job := self._jobs.get()) is not None:
+            self._turn.begins(time.monotonic())
             try:
                 self._get(job[1]) if job[0] == "get" else self._set(*job[1:])
             except Exception:
                 logger.exception("Perigee: the linker's worker goes on")
+            finally:
+                self._turn.ends()
 
     def _get(self, q):
         slots, hits = [], 0
