@@ -32,15 +32,26 @@ type brief struct {
 	requests, until atomic.Int64
 	lapses          atomic.Int64                  // when the report is no longer fresh, whatever it has
 	watch           atomic.Pointer[atomic.Uint64] // counts the changes; nil: nobody does
+	changes         atomic.Uint64                 // those of this engine alone
 }
 
-// Watch has the counter count what changes the engine's report and its guards from now on, each time after the change, in place of the counter
+// Watch has the counter count what changes the engine's report, its guards and its prompts in prefill from now on, each time after the change, in place of the counter
 // before it. Who has seen a count and sees the same again has seen no change in between.
 func (e *Engine) Watch(count *atomic.Uint64) { e.brief.watch.Store(count) }
 
-// changed says that the report or the guards have.
+// Changes returns how often the engine has changed, as with Watch.
+func (e *Engine) Changes() uint64 { return e.brief.changes.Load() }
+
+// Lapses returns when the engine's report ceases to be fresh, on the fleet's clock: the end of all times where none is fresh at now.
+func (e *Engine) Lapses(now int64) int64 {
+	_, until, _ := e.RequestsUntil(now)
+	return until
+}
+
+// changed says that the report, the guards or the prompts in prefill have.
 func (e *Engine) changed() {
 	e.brief.stale.Store(true)
+	e.brief.changes.Add(1)
 	if w := e.brief.watch.Load(); w != nil {
 		w.Add(1)
 	}

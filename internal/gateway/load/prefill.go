@@ -67,6 +67,7 @@ func (g *Guard) Computes(uncached int64, unseen bool) {
 	if g.queued {
 		g.engine.mu.inPrefill.tokens += max(uncached, 0) - g.uncached
 		g.uncached, g.unseen = max(uncached, 0), unseen
+		g.engine.changed()
 		g.tellSentLocked()
 	}
 }
@@ -100,6 +101,7 @@ func (g *Guard) enterPrefillLocked() {
 	g.queued = true
 	q.list.insert(g, prefillLinks)
 	q.tokens += g.uncached
+	g.engine.changed()
 }
 
 // leavePrefillLocked takes g out. A zero time means that nobody knows when it got its token: it was given up.
@@ -111,4 +113,5 @@ func (g *Guard) leavePrefillLocked(now time.Time) {
 	q.list.remove(g, prefillLinks)
 	q.tokens -= g.uncached
 	g.queued = false
+	g.engine.changed()
 }

@@ -49,6 +49,7 @@ type Cost struct {
 	seed   uint64
 	none   prefix.Match // stays empty
 	spare  sync.Pool    // *[]estimate
+	memo   costMemo
 }
 
 // NewCost returns the policy. Its random choices are fixed by the seed and each request's key.
@@ -78,6 +79,8 @@ const (
 	// alike is the factor within which prefill rates are one. A step's fixed cost makes an engine that serves from its cache look half as
 	// fast as its twin. In replay 1.1 costs a quarter with eight gateways, which all run after the one that looks fastest.
 	alike = 2
+	// worthRemembering is the candidates up to which reckoning with all is no more work than remembering some.
+	worthRemembering = 16
 )
 
 // Pick implements Policy.
@@ -92,6 +95,16 @@ func (p *Cost) Pick(ctx context.Context, c *fleet.Set, r *Request) (Pick, error)
 	if err != nil {
 		return Pick{}, err
 	}
+	if c.Len() > worthRemembering && c.Watched() {
+		if pick, ok := p.memo.pick(&costPick{p: p, c: c, r: r, m: m, known: known, now: c.Nanos(r.Now)}); ok {
+			return pick, nil
+		}
+	}
+	return p.lookAtAll(c, r, m, known)
+}
+
+// lookAtAll reckons what every candidate costs.
+func (p *Cost) lookAtAll(c *fleet.Set, r *Request, m *prefix.Match, known bool) (Pick, error) {
 	room := p.spare.Get().(*[]estimate)
 	list := (*room)[:0]
 	for w := range c.All() {
@@ -121,9 +134,12 @@ func (p *Cost) choose(list []estimate, r *Request) (Pick, error) {
 	if len(refused) == len(list) {
 		return Pick{}, &PickError{Class: NoAdmissibleEngine, Stage: r.Stage, Rejections: refused}
 	}
-	best := p.amongEqual(list, least+max(tieShare*least, tieSeconds), r)
-	r.Trace.picked(best.considered())
-	return Pick{Engine: best.engine, Rank: NoRank, Reason: ReasonLeastCost, Uncached: load.Known(best.uncached)}, nil
+	return p.amongEqual(list, least+max(tieShare*least, tieSeconds), r).pick(r), nil
+}
+
+func (e *estimate) pick(r *Request) Pick {
+	r.Trace.picked(e.considered())
+	return Pick{Engine: e.engine, Rank: NoRank, Reason: ReasonLeastCost, Uncached: load.Known(e.uncached)}
 }
 
 // amongEqual draws two of those that cost no more than most, and takes the one with fewer requests.

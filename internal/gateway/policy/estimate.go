@@ -100,15 +100,19 @@ func (p *Cost) weigh(list []estimate) {
 	}
 	usual := rate.or(p.config.PrefillRate)
 	for i := range list {
-		e := &list[i]
-		if e.rate <= 0 || (e.rate < usual*alike && e.rate > usual/alike) {
-			e.rate = usual
-		}
-		if e.foreign < 0 {
-			e.foreign = foreign.or(0)
-		}
-		e.cost = (e.queue()+ownWeight*float64(e.uncached))/e.rate + e.restore
+		list[i].weigh(usual, foreign.or(0))
 	}
+}
+
+// weigh turns what was read of one into its cost, with the others' means.
+func (e *estimate) weigh(usual, foreign float64) {
+	if e.rate <= 0 || (e.rate < usual*alike && e.rate > usual/alike) {
+		e.rate = usual
+	}
+	if e.foreign < 0 {
+		e.foreign = foreign
+	}
+	e.cost = (e.queue()+ownWeight*float64(e.uncached))/e.rate + e.restore
 }
 
 // queue is the tokens that the engine has to compute before.
