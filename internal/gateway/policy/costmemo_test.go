@@ -203,9 +203,9 @@ func TestCostRemembersBesideChanges(t *testing.T) {
 		wg.Wait()
 		c.now = c.now.Add(time.Second)
 		set, r := fill(), &Request{Key: uint64(round), Now: c.now, InputTokens: 1000}
-		got, ok := p.memo.pick(&costPick{p: p, c: set, r: r, m: &p.none, now: set.Nanos(c.now)})
-		if want, err := p.lookAtAll(set, r, &p.none, false); !ok || err != nil || got != want {
-			t.Fatalf("%+v %t, want %+v %v", got, ok, want, err)
+		got, err := p.Pick(t.Context(), set, r)
+		if want, other := p.lookAtAll(set, r, &p.none, false); err != nil || other != nil || got != want {
+			t.Fatalf("%+v %v, want %+v %v", got, err, want, other)
 		}
 	}
 }
