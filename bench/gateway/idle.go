@@ -32,8 +32,7 @@ type single struct {
 	addr, admin string
 	proc        *process
 	stub        *process
-	tls         *tls.Config  // of clients; nil: none is spoken
-	client      *http.Client // over it; nil: none yet
+	tls         *tls.Config // of clients; nil: none is spoken
 }
 
 func (s *single) flags(fs *flag.FlagSet) {
@@ -72,61 +71,43 @@ func (s *single) start(ctx context.Context, engines int, stubArgs ...string) err
 	if s.proc, _, err = startProcess(ctx, "perigee", s.logDir, append(argv, strings.Fields(s.extra)...)); err != nil {
 		return err
 	}
-	if s.tls != nil {
-		return nil // it has asked its engines when it says that it serves
-	}
-	return waitServing(ctx, target{name: "perigee", addrs: []string{s.addr}, proc: s.proc})
+	return waitServing(ctx, target{name: "perigee", addrs: []string{s.addr}, proc: s.proc, tls: s.tls})
 }
 
 // secure has the gateway, which is yet to be started, speak TLS with a certificate that is made here.
-func (s *single) secure() error {
+func (s *single) secure() (err error) {
+	var flags []string
+	if flags, s.tls, err = makeCertificate(s.logDir); err == nil {
+		s.extra += " " + strings.Join(flags, " ")
+	}
+	return err
+}
+
+// makeCertificate returns the flags that have perigee serve speak TLS with a certificate that is made here, and the configuration of its clients.
+func makeCertificate(dir string) (flags []string, clients *tls.Config, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	of := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(24 * time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
 	cert, err := x509.CreateCertificate(rand.Reader, of, of, &key.PublicKey, key)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	private, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	if err := os.MkdirAll(s.logDir, 0o755); err != nil {
-		return err
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, nil, err
 	}
 	for name, b := range map[string]*pem.Block{"cert.pem": {Type: "CERTIFICATE", Bytes: cert}, "key.pem": {Type: "PRIVATE KEY", Bytes: private}} {
-		if err := os.WriteFile(filepath.Join(s.logDir, name), pem.EncodeToMemory(b), 0o600); err != nil {
-			return err
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(b), 0o600); err != nil {
+			return nil, nil, err
 		}
 	}
-	s.extra += " --tls-cert-file " + filepath.Join(s.logDir, "cert.pem") + " --tls-key-file " + filepath.Join(s.logDir, "key.pem")
-	s.tls = &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12} //nolint:gosec // it is our own, over loopback
-	return nil
-}
-
-// ask has the gateway answer one request.
-func (s *single) ask(ctx context.Context) error {
-	if s.tls == nil {
-		return askOnce(ctx, s.addr)
-	}
-	if s.client == nil {
-		s.client = &http.Client{Transport: &http.Transport{TLSClientConfig: s.tls}}
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+s.addr+"/v1/completions", strings.NewReader(`{"model":"`+modelID+`","prompt":"x"}`))
-	if err != nil {
-		return err
-	}
-	resp, err := s.client.Do(req)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(io.Discard, resp.Body)
-	if resp.StatusCode != http.StatusOK {
-		err = errors.Join(err, errors.New(resp.Status))
-	}
-	return errors.Join(err, resp.Body.Close())
+	flags = []string{"--tls-cert-file", filepath.Join(dir, "cert.pem"), "--tls-key-file", filepath.Join(dir, "key.pem")}
+	return flags, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}, nil //nolint:gosec // it is our own, over loopback
 }
 
 func (s *single) stop() {
@@ -191,7 +172,7 @@ func streamsMain(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	for range *warm {
-		if err := s.ask(ctx); err != nil {
+		if err := askOnce(ctx, s.addr, s.tls); err != nil {
 			return err
 		}
 	}
@@ -229,12 +210,9 @@ func streamsMain(ctx context.Context, args []string) (err error) {
 
 // openStream sends a streaming request and reads its answer up to the first event.
 func openStream(addr string, over *tls.Config, body int) (net.Conn, error) {
-	conn, err := net.Dial("tcp", addr)
+	conn, err := connect(context.Background(), addr, over)
 	if err != nil {
 		return nil, err
-	}
-	if over != nil {
-		conn = tls.Client(conn, over)
 	}
 	req, _ := request(addr, cell{Mode: "stream", Body: body})
 	if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -50,7 +51,7 @@ type sample struct{ first, whole time.Duration }
 func runCell(ctx context.Context, o options, c cell, t target) (result, error) {
 	clients := make([]*client, c.Conns)
 	for i := range clients {
-		k, err := dial(ctx, t.addrs[i%len(t.addrs)], c, i, o.chunks)
+		k, err := dial(ctx, t.addrs[i%len(t.addrs)], t.tls, c, i, o.chunks)
 		if err != nil {
 			return result{}, err
 		}
@@ -167,8 +168,22 @@ type client struct {
 	events       int // that an answer has to have; 0 unless it is a stream
 }
 
-func dial(ctx context.Context, addr string, c cell, id, chunks int) (*client, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+// connect opens a connection, with TLS if there is a configuration. Its handshake is done.
+func connect(ctx context.Context, addr string, over *tls.Config) (net.Conn, error) {
+	conn, err := (&net.Dialer{Timeout: 2 * time.Second}).DialContext(ctx, "tcp", addr)
+	if err != nil || over == nil {
+		return conn, err
+	}
+	secure := tls.Client(conn, over)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return secure, nil
+}
+
+func dial(ctx context.Context, addr string, over *tls.Config, c cell, id, chunks int) (*client, error) {
+	conn, err := connect(ctx, addr, over)
 	if err != nil {
 		return nil, err
 	}
@@ -313,8 +328,8 @@ func readChunks(br *bufio.Reader) (events int, err error) {
 }
 
 // askOnce sends one small request on a connection of its own.
-func askOnce(ctx context.Context, addr string) error {
-	conn, err := (&net.Dialer{Timeout: 2 * time.Second}).DialContext(ctx, "tcp", addr)
+func askOnce(ctx context.Context, addr string, over *tls.Config) error {
+	conn, err := connect(ctx, addr, over)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -39,6 +40,7 @@ type options struct {
 	chunks   int
 	jsonFile string
 	logDir   string
+	tls      bool
 }
 
 // other is a router of somebody else's.
@@ -92,6 +94,7 @@ func parseOptions(args []string) (options, error) {
 	fs.StringVar(&modes, "modes", "json,stream", "json, stream or both")
 	fs.IntVar(&o.engines, "engines", 4, "engines that the stub plays")
 	fs.IntVar(&o.chunks, "chunks", 64, "events of a streamed answer")
+	fs.BoolVar(&o.tls, "tls", false, "reach perigee over TLS and HTTP/1.1; all else is reached as it is")
 	fs.StringVar(&o.jsonFile, "json", "", "write all rows and medians to this file")
 	fs.StringVar(&o.logDir, "logs", ".cache/bench-gateway", "where the logs of the processes go")
 	if err := fs.Parse(args); err != nil {
@@ -158,6 +161,7 @@ type target struct {
 	name  string
 	addrs []string
 	proc  *process
+	tls   *tls.Config // nil: it is reached without
 }
 
 func benchMain(ctx context.Context, args []string) error {
@@ -220,8 +224,16 @@ func startTargets(ctx context.Context, o options) (targets []target, stop func()
 	if err != nil {
 		return nil, stop, err
 	}
-	targets = append(targets, target{"proxy", []string{strings.TrimSpace(line)}, proxy})
+	targets = append(targets, target{name: "proxy", addrs: []string{strings.TrimSpace(line)}, proc: proxy})
 
+	secure, clients := strings.Fields(o.extra), (*tls.Config)(nil)
+	if o.tls {
+		flags, over, err := makeCertificate(o.logDir)
+		if err != nil {
+			return nil, stop, err
+		}
+		secure, clients = append(secure, flags...), over
+	}
 	for _, b := range []struct{ name, path string }{{"beside", o.beside}, {"perigee", o.perigee}} {
 		if b.path == "" {
 			continue
@@ -235,11 +247,11 @@ func startTargets(ctx context.Context, o options) (targets []target, stop func()
 		for _, e := range engines {
 			argv = append(argv, "http://"+e)
 		}
-		p, _, err := run(b.name, append(argv, strings.Fields(o.extra)...)...)
+		p, _, err := run(b.name, append(argv, secure...)...)
 		if err != nil {
 			return nil, stop, err
 		}
-		targets = append(targets, target{b.name, []string{"127.0.0.1:" + strconv.Itoa(port)}, p})
+		targets = append(targets, target{b.name, []string{"127.0.0.1:" + strconv.Itoa(port)}, p, clients})
 	}
 	for _, r := range o.also {
 		port, err := freePort()
@@ -251,7 +263,7 @@ func startTargets(ctx context.Context, o options) (targets []target, stop func()
 			return nil, stop, err
 		}
 		started = append(started, p)
-		targets = append(targets, target{r.name, []string{"127.0.0.1:" + strconv.Itoa(port)}, p})
+		targets = append(targets, target{name: r.name, addrs: []string{"127.0.0.1:" + strconv.Itoa(port)}, proc: p})
 	}
 	for _, t := range targets {
 		if err := waitServing(ctx, t); err != nil {
@@ -266,7 +278,7 @@ func waitServing(ctx context.Context, t target) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	for {
-		err := askOnce(ctx, t.addrs[0])
+		err := askOnce(ctx, t.addrs[0], t.tls)
 		if err == nil {
 			return nil
 		}
