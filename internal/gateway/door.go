@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,8 +21,8 @@ import (
 	"github.com/perigee-llm/perigee/internal/telemetry"
 )
 
-// door is a listener with a bound on its connections, which tells for what each of them was cut off. A plain one's connections are served by
-// package downstream. With TLS they are net/http's, which has HTTP/2; the door stands below TLS, so net/http still sees the *tls.Conn that it needs.
+// door is a listener with a bound on its connections, which tells for what each of them was cut off. Package downstream serves them, with and without
+// TLS; those over TLS with which HTTP/2 was agreed it gives to net/http.
 //
 // The full case: a connection too many takes the place of one that waits for a request, and has waited long: or a client that asks for next to nothing
 // every two minutes could hold all places. Where none waits it is closed at once, over plain HTTP with a 503. Leaving it in the system's queue
@@ -37,6 +38,7 @@ type door struct {
 	handlers handlers // of net/http's requests
 	open     atomic.Int64
 	active   atomic.Int64 // requests under way
+	shakes   func() int   // handshakes under way; nil: there are none
 
 	mu     sync.Mutex
 	places map[*place]struct{} // that are open; guarded by mu
@@ -54,9 +56,9 @@ func (d *door) Accept() (net.Conn, error) {
 		if d.open.Add(1) <= int64(d.limits.MaxConnections) || d.makeRoom() {
 			at := d.take(c)
 			if !d.secure {
-				return at, nil // downstream reads and writes what is below
+				return at, nil
 			}
-			return &clientConn{place: at, since: time.Now()}, nil
+			return &clientConn{place: at, since: time.Now()}, nil // net/http may get it
 		}
 		d.open.Add(-1)
 		d.cut("over_cap")
@@ -74,11 +76,15 @@ const refusalPatience = 10 * time.Millisecond
 
 func (d *door) cut(reason string) { d.metrics.ConnectionsCut.WithLabelValues(d.name, reason).Inc() }
 
-// collect returns the gauge of open connections.
-func (d *door) collect() prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "perigee_client_connections", Help: "Connections of clients that are open, by listener.", ConstLabels: prometheus.Labels{"listener": d.name},
-	}, func() float64 { return float64(d.open.Load()) })
+// register has metrics show what is open. It is for when the server is made.
+func (d *door) register(r prometheus.Registerer) {
+	gauge := func(name, help string, value func() float64) {
+		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: prometheus.Labels{"listener": d.name}}, value))
+	}
+	gauge("perigee_client_connections", "Connections of clients that are open, by listener.", func() float64 { return float64(d.open.Load()) })
+	if d.shakes != nil {
+		gauge("perigee_client_handshakes", "Handshakes of TLS that are under way, by listener.", func() float64 { return float64(d.shakes()) })
+	}
 }
 
 // take gives a connection its place.
@@ -162,19 +168,14 @@ func (p *place) Close() error {
 	return p.Conn.Close()
 }
 
-// clientConn is a client's connection to net/http, which tells it, through [door.state] and [door.served], how far it is:
-//
-//	new ──head read──▶ active ──handler──▶ idle ──head read──▶ active …
-//
-// so that at its end it is known what it was waiting for.
+// clientConn is a client's connection below TLS. Where HTTP/2 is spoken net/http tells it, through [door.state] and [door.around], how far it is, so that at
+// its end it is known what it was waiting for. For HTTP/1.1 downstream reads and writes what is below.
 type clientConn struct {
 	*place
 	// reading and writing are the time-outs.
 	reading, writing downstream.Deadline
 	late             atomic.Bool // a read met its deadline; since it was last idle
-	began            atomic.Bool // something was read; since it was last idle
 	served           atomic.Bool // a handler ran since it was last active: the head was good
-	said             atomic.Bool // more than an alert of TLS was written since then
 
 	// Of net/http's goroutine for the connection, which calls door.state.
 	last  http.ConnState
@@ -193,9 +194,6 @@ func (c *clientConn) CloseWrite() error {
 func (c *clientConn) Read(p []byte) (int, error) {
 	for {
 		n, err := c.Conn.Read(p)
-		if n > 0 && !c.began.Load() {
-			c.began.Store(true)
-		}
 		if err != nil && errors.Is(err, os.ErrDeadlineExceeded) {
 			if !c.reading.Passed(c.Conn.SetReadDeadline) && n == 0 {
 				continue
@@ -221,25 +219,8 @@ func (c *clientConn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
-// longestAlert is more than an alert of TLS takes with its record, in bytes: the goodbye of a connection on which nothing else was said.
-const longestAlert = 64
-
-// Write implements net.Conn. What net/http says in text to a client that speaks plain HTTP becomes a refusal of ours.
-func (c *clientConn) Write(p []byte) (int, error) {
-	if len(p) > longestAlert && !c.said.Load() {
-		c.said.Store(true)
-	}
-	if string(p) != notTLS {
-		return c.write(p)
-	}
-	c.door.metrics.Refused.WithLabelValues(needsTLS.Code).Inc()
-	if _, err := c.write(refusalOf(needsTLS)); err != nil {
-		return 0, err
-	}
-	return len(p), nil
-}
-
-func (c *clientConn) write(p []byte) (n int, err error) {
+// Write implements net.Conn.
+func (c *clientConn) Write(p []byte) (n int, err error) {
 	for {
 		k, err := c.Conn.Write(p[n:])
 		n += k
@@ -251,11 +232,16 @@ func (c *clientConn) write(p []byte) (n int, err error) {
 
 // doorConn returns the door's connection below c.
 func doorConn(c net.Conn) *clientConn {
-	if t, ok := c.(*tls.Conn); ok {
-		c = t.NetConn()
+	for {
+		if cc, ok := c.(*clientConn); ok {
+			return cc
+		}
+		below, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			return nil
+		}
+		c = below.NetConn()
 	}
-	cc, _ := c.(*clientConn)
-	return cc
 }
 
 // state is net/http's ConnState hook.
@@ -267,14 +253,12 @@ func (d *door) state(nc net.Conn, s http.ConnState) {
 	switch s {
 	case http.StateIdle:
 		c.late.Store(false) // net/http interrupts its own reads with a deadline of the past
-		c.began.Store(false)
 		c.Waits(time.Now())
 	case http.StateActive:
 		c.Begins() // if it is closed already, the request will find out
 		c.served.Store(false)
-		c.said.Store(false)
 	case http.StateClosed:
-		if reason := c.whyCut(nc); reason != "" {
+		if reason := c.whyCut(); reason != "" {
 			d.cut(reason)
 		}
 	}
@@ -282,33 +266,12 @@ func (d *door) state(nc net.Conn, s http.ConnState) {
 }
 
 // whyCut says why the gateway ended the connection; empty: it did not, or after an answer.
-func (c *clientConn) whyCut(nc net.Conn) string {
-	if t, ok := nc.(*tls.Conn); ok && !t.ConnectionState().HandshakeComplete {
-		if c.late.Load() || c.said.Load() {
-			return "tls_handshake"
-		}
-		return "" // it came and went
-	}
-	switch c.last {
-	case http.StateIdle:
-		switch { // net/http calls it idle until it has read more of a head than the first packet
-		case c.began.Load() && c.late.Load():
-			return "slow_head"
-		case time.Since(c.since) >= c.door.limits.IdleTimeout:
-			return "idle"
-		}
-	case http.StateNew:
-		if c.late.Load() {
-			return "slow_head"
-		}
-	case http.StateActive:
-		switch {
-		case c.served.Load():
-		case c.late.Load():
-			return "slow_head"
-		case c.said.Load():
-			return "bad_head"
-		}
+func (c *clientConn) whyCut() string {
+	switch {
+	case c.last == http.StateIdle && time.Since(c.since) >= c.door.limits.IdleTimeout:
+		return "idle"
+	case c.late.Load() && (c.last == http.StateNew || c.last == http.StateActive && !c.served.Load()):
+		return "slow_head"
 	}
 	return ""
 }
@@ -324,18 +287,35 @@ type server interface {
 
 // server returns the door's server; cert is the certificate in use. Its own limits are on heads and on idle connections; the handlers set those on bodies and answers.
 func (d *door) server(h http.Handler, cert func() *tls.Certificate, log *slog.Logger) server {
-	if d.secure {
-		s := d.netHTTP(h, log)
-		s.TLSConfig = &tls.Config{
-			MinVersion:     tls.VersionTLS12,
-			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert(), nil },
-		}
-		return &secureServer{s, &d.handlers}
-	}
-	return downstream.New(downstream.Options{
+	o := downstream.Options{
 		Handler: d.bounded(h), ConnContext: api.ConnContext, Log: log, Cut: d.cut, Refuse: d.refuse,
 		HeaderTimeout: d.limits.HeaderTimeout, IdleTimeout: d.limits.IdleTimeout, MaxHeaderBytes: int(d.limits.MaxHeaderBytes),
-	})
+	}
+	if !d.secure {
+		return downstream.New(o)
+	}
+	s := &secureServer{two: d.netHTTP(h, log), agreed: newAgreed(d.Listener), handlers: &d.handlers}
+	o.TLS = &downstream.TLS{
+		Config: &tls.Config{
+			MinVersion: tls.VersionTLS12, NextProtos: protocols(),
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert(), nil },
+		},
+		MaxHandshakes: maxHandshakes(d.limits.MaxConnections), Other: s.agreed.give, Plain: d.refusePlain,
+	}
+	s.one = downstream.New(o)
+	d.shakes = s.one.Handshakes
+	return s
+}
+
+// maxHandshakes returns how many handshakes there are at once, of so many connections. Each takes some 50 KiB while it waits for its client.
+func maxHandshakes(connections int) int { return max(connections/8, min(connections, 16)) }
+
+// protocols are those that TLS's handshake offers. HTTP/2 can be left out as net/http's can: GODEBUG=http2server=0.
+func protocols() []string {
+	if strings.Contains(os.Getenv("GODEBUG"), "http2server=0") {
+		return []string{"http/1.1"}
+	}
+	return []string{"h2", "http/1.1"}
 }
 
 func (d *door) netHTTP(h http.Handler, log *slog.Logger) *http.Server {
@@ -346,18 +326,6 @@ func (d *door) netHTTP(h http.Handler, log *slog.Logger) *http.Server {
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), // what clients do wrong is theirs to see
 	}
 }
-
-// secureServer is net/http's, with TLS.
-type secureServer struct {
-	*http.Server
-	handlers *handlers
-}
-
-// Serve implements server.
-func (s *secureServer) Serve(ln net.Listener) error { return s.ServeTLS(ln, "", "") }
-
-// Wait implements server.
-func (s *secureServer) Wait() { s.handlers.close() }
 
 // around returns the handler of the listener's requests: they are counted, so that their end can be waited for, and their connections are
 // told that their heads were good. One function does both, for the sake of the stacks of streams.
@@ -375,9 +343,9 @@ func (d *door) around(h http.Handler) http.Handler {
 	})
 }
 
-// bounded returns the handler of a plain listener's requests. Where there can be no more of them than connections, they need no bound of their own.
+// bounded returns the handler of HTTP/1's requests. Where there can be no more of them than connections, they need no bound of their own.
 func (d *door) bounded(h http.Handler) http.Handler {
-	if d.limits.MaxRequests >= d.limits.MaxConnections {
+	if !d.secure && d.limits.MaxRequests >= d.limits.MaxConnections {
 		return h
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -397,34 +365,4 @@ func (d *door) enter(w http.ResponseWriter, r *http.Request) bool {
 	d.metrics.Refused.WithLabelValues(tooManyRequests.Code).Inc()
 	tooManyRequests.Write(w)
 	return false
-}
-
-// handlers counts requests, so that their end can be waited for: net/http's Close does not.
-type handlers struct {
-	wg sync.WaitGroup
-	mu struct {
-		sync.Mutex
-		closed bool
-	}
-}
-
-// begin counts a request, which ends it with done. It ends requests that come after close.
-func (c *handlers) begin() {
-	c.mu.Lock()
-	if c.mu.closed {
-		c.mu.Unlock()
-		panic(http.ErrAbortHandler)
-	}
-	c.wg.Add(1)
-	c.mu.Unlock()
-}
-
-func (c *handlers) done() { c.wg.Done() }
-
-// close waits for the requests that are under way and lets none begin. Their connections are closed already.
-func (c *handlers) close() {
-	c.mu.Lock()
-	c.mu.closed = true
-	c.mu.Unlock()
-	c.wg.Wait()
 }

@@ -44,7 +44,7 @@ discovery: {static: {workers: ['http://127.0.0.1:1']}}`,
 	if s := talk(false, ""); s != "" { // it never begins its handshake
 		t.Errorf("to nothing: %q", s)
 	}
-	if s := talk(true, "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"); !strings.HasPrefix(s, "HTTP/1.1 400 ") {
+	if s := talk(true, "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"); !strings.HasPrefix(s, "HTTP/1.1 400 ") || !strings.Contains(s, `"code":"bad_request"`) {
 		t.Errorf("to a bad head: %q", s)
 	}
 	if s := talk(true, "GET / HTTP/1.1\r\n"); s != "" {

@@ -250,8 +250,8 @@ func (g *Gateway) serve(ctx context.Context, l *listener, name, host string, por
 	}
 	l.addr = ln.Addr()
 	d := &door{Listener: ln, name: name, secure: l.cert.Load() != nil, limits: g.cfg.Load().Server.Clients, metrics: g.metrics}
-	g.metrics.Registry().MustRegister(d.collect())
 	l.server = d.server(h, l.cert.Load, g.log)
+	d.register(g.metrics.Registry())
 	g.serving.Go(func() {
 		if err := l.server.Serve(d); !errors.Is(err, http.ErrServerClosed) {
 			g.failed <- fmt.Errorf("%s listener: %w", name, err)

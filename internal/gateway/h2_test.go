@@ -19,6 +19,14 @@ import (
 	"github.com/perigee-llm/perigee/internal/telemetry"
 )
 
+// bareServer is net/http's without TLS, which would only be in the way.
+type bareServer struct {
+	*http.Server
+	handlers *handlers
+}
+
+func (s *bareServer) Wait() { s.handlers.close() }
+
 // h2 is a client that speaks HTTP/2 frame by frame, in fake time.
 type h2 struct {
 	t       *testing.T

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bufio"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/gateway/config"
+	"github.com/perigee-llm/perigee/internal/script"
 	"github.com/perigee-llm/perigee/internal/telemetry"
 )
 
@@ -60,52 +62,76 @@ func cuts(t *testing.T, m *telemetry.Metrics) string {
 	return strings.Join(out, " ")
 }
 
-// bareServer is net/http's without TLS, which would only be in the way.
-type bareServer struct {
-	*http.Server
-	handlers *handlers
+// medium is what is below the HTTP of a test: nothing but the connection, or TLS.
+type medium struct {
+	cert   *tls.Certificate // nil: there is no TLS
+	client *tls.Config
 }
 
-func (s *bareServer) Wait() { s.handlers.close() }
-
-// serverOf returns one of the two servers that a door may have.
-func serverOf(d *door, netHTTP bool, h http.Handler) server {
-	if d.secure = netHTTP; netHTTP {
-		return &bareServer{d.netHTTP(h, slog.New(slog.DiscardHandler)), &d.handlers}
-	}
-	return d.server(h, nil, slog.New(slog.DiscardHandler))
-}
-
-// serveOne has one connection served by each of the two servers, in fake time. The handler answers with the path.
-func serveOne(t *testing.T, wantCut string, test func(t *testing.T, c net.Conn)) {
+// onBoth runs a test plain and over TLS.
+func onBoth(t *testing.T, test func(t *testing.T, m medium)) {
 	t.Helper()
-	for _, netHTTP := range []bool{false, true} {
-		serveOneBy(t, netHTTP, wantCut, test)
-	}
+	t.Run("plain", func(t *testing.T) { test(t, medium{}) })
+	cert, client := script.Certificate(t)
+	t.Run("TLS", func(t *testing.T) { test(t, medium{&cert, client}) })
 }
 
-func serveOneBy(t *testing.T, netHTTP bool, wantCut string, test func(t *testing.T, c net.Conn)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		p := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
-		d := &door{Listener: p, name: "public", limits: testLimits, metrics: telemetry.New()}
-		s := serverOf(d, netHTTP, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }))
-		var wg sync.WaitGroup
-		wg.Go(func() { _ = s.Serve(d) })
-		near, far := net.Pipe()
-		p.conns <- far
-		test(t, near)
-		_ = near.Close()
+// serve has a door served. Whatever the test does, end leaves nothing.
+func (m medium) serve(p *pipes, d *door, h http.Handler) (end func()) {
+	d.Listener, d.name, d.metrics, d.secure = p, "public", telemetry.New(), m.cert != nil
+	s := d.server(h, func() *tls.Certificate { return m.cert }, slog.New(slog.DiscardHandler))
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = s.Serve(d) })
+	return func() {
 		_ = s.Close()
 		wg.Wait()
 		s.Wait()
 		<-time.After(time.Second) // net/http lets a connection linger for half of that
-		if n := d.open.Load(); n != 0 {
-			t.Errorf("%d connections are still counted", n)
-		}
-		if got := cuts(t, d.metrics); got != wantCut {
-			t.Errorf("cut: %q, want %q", got, wantCut)
-		}
+	}
+}
+
+// over returns a client's end over a connection.
+func (m medium) over(t *testing.T, c net.Conn) net.Conn {
+	t.Helper()
+	if m.cert == nil {
+		return c
+	}
+	s := tls.Client(c, m.client)
+	if err := s.Handshake(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// hangUp closes a client's connection without a word.
+func hangUp(c net.Conn) {
+	if s, ok := c.(*tls.Conn); ok {
+		c = s.NetConn()
+	}
+	_ = c.Close()
+}
+
+// serveOne has one connection served plain and over TLS, in fake time. The handler answers with the path.
+func serveOne(t *testing.T, wantCut string, test func(t *testing.T, c net.Conn)) {
+	t.Helper()
+	onBoth(t, func(t *testing.T, m medium) {
+		synctest.Test(t, func(t *testing.T) {
+			p := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
+			d := &door{limits: testLimits}
+			end := m.serve(p, d, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }))
+			near, far := net.Pipe()
+			p.conns <- far
+			c := m.over(t, near)
+			test(t, c)
+			hangUp(c)
+			end()
+			if n := d.open.Load(); n != 0 {
+				t.Errorf("%d connections are still counted", n)
+			}
+			if got := cuts(t, d.metrics); got != wantCut {
+				t.Errorf("cut: %q, want %q", got, wantCut)
+			}
+		})
 	})
 }
 
@@ -185,17 +211,16 @@ func TestBadHeads(t *testing.T) {
 				want = "bad_head=1 " + c.code + "=1"
 			}
 			text := "POST /a HTTP/1.1\r\nHost: x\r\n" + c.head + "\r\n0\r\n\r\n"
-			serveOneBy(t, false, want, func(t *testing.T, conn net.Conn) { wantAnswer(t, conn, text, c.status, c.code) })
-			serveOneBy(t, true, strings.TrimSuffix(want, " "+c.code+"=1"), func(t *testing.T, conn net.Conn) { wantAnswer(t, conn, text, c.status, "") })
+			serveOne(t, want, func(t *testing.T, conn net.Conn) { wantAnswer(t, conn, text, c.status, c.code) })
 		})
 	}
-	serveOneBy(t, false, "bad_head=1 unsupported_http_version=1", func(t *testing.T, conn net.Conn) {
+	serveOne(t, "bad_head=1 unsupported_http_version=1", func(t *testing.T, conn net.Conn) {
 		wantAnswer(t, conn, "GET / HTTP/3.0\r\nHost: x\r\n\r\n", 505, "unsupported_http_version")
 	})
-	serveOneBy(t, false, "bad_head=1 bad_request=1", func(t *testing.T, conn net.Conn) {
+	serveOne(t, "bad_head=1 bad_request=1", func(t *testing.T, conn net.Conn) {
 		wantAnswer(t, conn, "\x16\x03\x01\r\n\r\n", 400, "bad_request")
 	})
-	serveOneBy(t, false, "bad_head=1 bad_request=1", func(t *testing.T, conn net.Conn) { // net/http would take the chunks
+	serveOne(t, "bad_head=1 bad_request=1", func(t *testing.T, conn net.Conn) { // net/http would take the chunks
 		wantAnswer(t, conn, "POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400, "bad_request")
 	})
 }
@@ -226,28 +251,25 @@ func wantAnswer(t *testing.T, conn net.Conn, text string, status int, code strin
 
 // TestConnectionCap: one connection more than may be is told so and closed, and a place that is given back can be had again.
 func TestConnectionCap(t *testing.T) {
-	for _, netHTTP := range []bool{false, true} {
-		testConnectionCap(t, netHTTP)
-	}
+	onBoth(t, testConnectionCap)
 }
 
-func testConnectionCap(t *testing.T, netHTTP bool) {
+func testConnectionCap(t *testing.T, m medium) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
-		d := &door{Listener: p, name: "public", limits: testLimits, metrics: telemetry.New()}
+		d := &door{limits: testLimits}
 		free := make(chan struct{})
-		s := serverOf(d, netHTTP, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		end := m.serve(p, d, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/long" {
 				<-free
 			}
 			_, _ = io.WriteString(w, "ok")
 		}))
-		var wg sync.WaitGroup
-		wg.Go(func() { _ = s.Serve(d) })
 		dial := func() (net.Conn, *bufio.Reader) {
 			near, far := net.Pipe()
 			p.conns <- far
-			return near, bufio.NewReader(near)
+			c := m.over(t, near)
+			return c, bufio.NewReader(c)
 		}
 		send := func(c net.Conn, path string) {
 			t.Helper()
@@ -279,13 +301,14 @@ func testConnectionCap(t *testing.T, netHTTP bool) {
 		send(second, "/long")
 		synctest.Wait()
 		// Both are at work: nobody has to go.
-		fourth, fourthIn := dial()
+		fourth, far := net.Pipe()
+		p.conns <- far
 		want := "made_room=4 over_cap=1 too_many_connections=1"
-		if netHTTP { // with TLS there is no way to say it
-			closedAfter(t, fourthIn)
+		if m.cert != nil { // with TLS there is no way to say it
+			closedAfter(t, fourth)
 			want = "made_room=4 over_cap=1"
 		} else {
-			read(fourthIn, 503, "too_many_connections")
+			read(bufio.NewReader(fourth), 503, "too_many_connections")
 		}
 		close(free)
 		read(secondIn, 200, "")
@@ -302,12 +325,9 @@ func testConnectionCap(t *testing.T, netHTTP bool) {
 		send(seventh, "/")
 		read(seventhIn, 200, "")
 		for _, c := range []net.Conn{first, second, third, fourth, fifth, sixth, seventh} {
-			_ = c.Close()
+			hangUp(c)
 		}
-		_ = s.Close()
-		wg.Wait()
-		s.Wait()
-		<-time.After(time.Second)
+		end()
 		if got := cuts(t, d.metrics); got != want || d.open.Load() != 0 || len(d.places) != 0 {
 			t.Errorf("%q, %d open", got, d.open.Load())
 		}
@@ -316,23 +336,23 @@ func testConnectionCap(t *testing.T, netHTTP bool) {
 
 // TestRequestCap: requests are bounded over all connections, and probes are let in.
 func TestRequestCap(t *testing.T) {
-	for _, netHTTP := range []bool{false, true} {
+	onBoth(t, func(t *testing.T, m medium) {
 		synctest.Test(t, func(t *testing.T) {
 			p := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
-			d := &door{Listener: p, name: "public", limits: testLimits, metrics: telemetry.New()}
+			d := &door{limits: testLimits}
 			d.limits.MaxRequests = 1
 			free := make(chan struct{})
-			s := serverOf(d, netHTTP, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			end := m.serve(p, d, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.URL.Path == "/long" {
 					<-free
 				}
 			}))
-			var wg sync.WaitGroup
-			wg.Go(func() { _ = s.Serve(d) })
-			near, far := net.Pipe()
-			p.conns <- far
-			other, otherFar := net.Pipe()
-			p.conns <- otherFar
+			dial := func() net.Conn {
+				near, far := net.Pipe()
+				p.conns <- far
+				return m.over(t, near)
+			}
+			near, other := dial(), dial()
 			ask := func(c net.Conn, path string) {
 				t.Helper()
 				if _, err := io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
@@ -357,15 +377,14 @@ func TestRequestCap(t *testing.T) {
 			if resp, err := http.ReadResponse(in, nil); err != nil || resp.StatusCode != 200 {
 				t.Errorf("%v, %v", resp, err)
 			}
-			_, _ = near.Close(), other.Close()
-			_ = s.Close()
-			wg.Wait()
-			s.Wait()
+			hangUp(near)
+			hangUp(other)
+			end()
 			if got := cuts(t, d.metrics); got != "too_many_requests=1" || d.active.Load() != 0 {
 				t.Errorf("%q, %d active", got, d.active.Load())
 			}
 		})
-	}
+	})
 }
 
 // TestLeavingIsNoFault: a client that leaves within a head, or before one, was not cut off.

@@ -8,12 +8,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/downstream"
 )
 
-// Answers to what no handler sees: connections too many, and heads that cannot be served. Over TLS net/http answers the latter in plain text,
-// and what goes through its *tls.Conn cannot be looked at; there the refusals stay text, and only their number is known.
-
-// notTLS is what net/http says to a client that speaks HTTP to a TLS listener. If another version of Go words it differently it passes as it
-// is, and a test says so.
-const notTLS = "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
+// Answers to what no handler sees: connections too many, and heads that cannot be served.
 
 var (
 	tooMany         = &api.Error{Status: http.StatusServiceUnavailable, Code: "too_many_connections", Message: "this gateway has as many connections as it may", RetryAfter: 1}
@@ -36,6 +31,12 @@ func (d *door) refuse(r downstream.Refusal) []byte {
 	e.Status = r.Status
 	d.metrics.Refused.WithLabelValues(e.Code).Inc()
 	return refusalOf(e)
+}
+
+// refusePlain returns the whole answer to a client that speaks HTTP where TLS is spoken.
+func (d *door) refusePlain() []byte {
+	d.metrics.Refused.WithLabelValues(needsTLS.Code).Inc()
+	return refusalOf(needsTLS)
 }
 
 // refusalOf returns a whole answer, after which the connection ends.

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"math"
@@ -207,13 +206,13 @@ func ConnOf(r *http.Request) net.Conn {
 	return c
 }
 
-// resetOldClient has the connection end with a reset if its protocol has no other way to say that an answer is not whole.
+// resetOldClient has the connection end with a reset if its protocol has no other way to say that an answer is not whole. Over TLS its server must not say
+// goodbye before, which would make a clean end of it; package downstream does not.
 func resetOldClient(r *http.Request) {
 	if r.ProtoAtLeast(1, 1) {
 		return
 	}
 	c := ConnOf(r)
-	_, secure := c.(*tls.Conn)
 	for {
 		below, ok := c.(interface{ NetConn() net.Conn })
 		if !ok {
@@ -225,10 +224,7 @@ func resetOldClient(r *http.Request) {
 	if !ok {
 		return
 	}
-	_ = tcp.SetLinger(0) // this and what follows fails only on a connection that is gone already
-	if secure {
-		_ = tcp.Close() // now: TLS would say goodbye first, which makes a clean end of it
-	}
+	_ = tcp.SetLinger(0) // it fails only on a connection that is gone already
 }
 
 // methodLabel keeps a client from inventing label values.

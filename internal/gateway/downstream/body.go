@@ -76,6 +76,9 @@ func (b *body) Close() error { return nil }
 func (b *body) end(err error) error {
 	b.err = err
 	b.c.in.restIfEmpty()
+	if errors.Is(err, io.EOF) {
+		b.c.heed.begin()
+	}
 	return err
 }
 

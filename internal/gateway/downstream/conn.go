@@ -26,11 +26,13 @@ const (
 
 // conn is one client's connection. It belongs to its goroutine, but for what is said of a field.
 type conn struct {
-	s     *Server
-	nc    net.Conn        // as the listener gave it: what is closed, and whose addresses count
-	near  net.Conn        // what is read and written: the innermost, or a pump around it
-	base  context.Context // of its requests
-	place Waiter          // nc, if it is one
+	s      *Server
+	nc     net.Conn        // as the listener gave it: what is closed, and whose addresses count
+	near   net.Conn        // what is read and written: the innermost, or a pump around it
+	base   context.Context // of its requests
+	place  Waiter          // nc, if it is one
+	secure *secure         // nil: there is no TLS
+	heed   *heed           // nil: as that, or a pump reads ahead
 
 	in      input
 	writing Deadline
@@ -41,7 +43,9 @@ type conn struct {
 	began  time.Time
 	remote string
 	state  atomic.Uint32 // any goroutine's
+	polite atomic.Bool   // its goroutine ends it, to say goodbye, when the time-out for reading has passed
 	post   bool          // the last request was a POST
+	torn   bool          // the last answer was not whole
 
 	head   head
 	body   body
@@ -53,8 +57,8 @@ type conn struct {
 	gone bool  // the client has left; guarded by mu
 }
 
-func newConn(s *Server, nc net.Conn) *conn {
-	c := &conn{s: s, nc: nc, near: innermost(nc), began: time.Now(), remote: nc.RemoteAddr().String(), header: http.Header{}, base: context.Background()}
+func newConn(s *Server, nc net.Conn, t *secure) *conn {
+	c := &conn{s: s, nc: nc, secure: t, near: innermost(nc), began: time.Now(), remote: nc.RemoteAddr().String(), header: http.Header{}, base: context.Background()}
 	c.place, _ = nc.(Waiter)
 	if s.o.ConnContext != nil {
 		c.base = s.o.ConnContext(c.base, nc)
@@ -81,41 +85,82 @@ func innermost(nc net.Conn) net.Conn {
 
 // serve answers requests until one of the two sides ends the connection.
 func (c *conn) serve() {
-	var p *pump
-	name := uint64(0)
-	raw := sock.Raw(c.near)
-	var w *watcher
-	if raw != nil {
-		w = c.s.watcher()
-	}
-	if w != nil {
-		name = w.add(raw, c.leave)
-	}
-	if name != 0 {
-		c.in.raw = raw
-		c.bare.Of(raw)
-	} else {
-		p = newPump(c.near, c.leave)
-		c.near = p
-		c.s.wg.Go(p.run)
-	}
-	c.in.sock = c.near
-	c.in.try = c.in.tryRead
+	end := c.attach()
 	defer func() {
 		c.state.Store(ended)
+		c.heed.close()
 		c.leave()
-		if p != nil {
-			_ = p.Close()
+		if c.secure != nil && !c.torn {
+			c.secure.goodbye()
 		}
-		_ = c.nc.Close()
-		if name != 0 {
-			w.remove(name)
-		}
+		end()
 		c.in.rest()
+		if c.secure != nil {
+			c.secure.records.drop()
+		}
 		c.s.done(c)
 	}()
 	for c.next() && c.exchange() {
 	}
+}
+
+// attach has the system tell when there is something to read and when the client leaves, or else a pump read ahead. end closes the connection.
+func (c *conn) attach() (end func()) {
+	raw := sock.Raw(c.near)
+	c.in.try = c.in.tryRead
+	var w *watcher
+	if raw != nil {
+		w = c.s.watcher()
+	}
+	name, to := uint64(0), watch{gone: c.leave}
+	var h *heed
+	if c.secure != nil {
+		h = &heed{c: c}
+		to.more = h.more
+	}
+	if w != nil {
+		name = w.add(raw, to)
+	}
+	if name == 0 {
+		return c.attachPump()
+	}
+	c.in.sock, c.in.raw = c.near, raw
+	c.bare.Of(raw)
+	if c.secure != nil {
+		c.secure.link.own(raw, &c.bare, &c.writing)
+		c.secure.records.of(c.secure.conn)
+		c.in.secure = c.secure
+		c.heed = h
+		h.arming.of(w, name, raw)
+		c.polite.Store(true)
+	}
+	return func() {
+		_ = c.nc.Close()
+		w.remove(name)
+	}
+}
+
+func (c *conn) attachPump() (end func()) {
+	if c.secure != nil {
+		c.secure.link.own(nil, nil, &c.writing)
+		c.near = spoken{c.near, c.secure}
+	}
+	p := newPump(c.near, c.leave)
+	c.near, c.in.sock = p, p
+	c.s.wg.Go(p.run)
+	return func() {
+		_ = p.Close()
+		_ = c.nc.Close()
+	}
+}
+
+// hangUp ends a connection that has nothing under way: its state is ended already. Any goroutine may call it.
+func (c *conn) hangUp() {
+	if c.polite.Load() {
+		_ = c.in.until(time.Now().Add(-time.Second))
+		return
+	}
+	_ = c.nc.Close()
 }
 
 // leave ends the request at hand, and those that follow: the client has left, or the connection is closed. Any goroutine may call it.
@@ -145,9 +190,12 @@ func (c *conn) next() bool {
 	}
 	if c.in.buffered() == 0 {
 		_ = c.in.until(limit)
+		if c.state.Load() == ended {
+			return false // it was hung up before the limit was set
+		}
 		if err := c.in.fill(); err != nil {
 			switch {
-			case !errors.Is(err, os.ErrDeadlineExceeded):
+			case !errors.Is(err, os.ErrDeadlineExceeded), c.state.Load() == ended:
 			case first:
 				c.s.cut(CutSlowHead)
 			default:
@@ -227,6 +275,9 @@ func (c *conn) refuse(r *Refusal) {
 // linger lets the client read an answer before the connection ends although it may be sending still: closing with something unread would
 // reset it, and take the answer away.
 func (c *conn) linger() {
+	if c.secure != nil {
+		c.secure.goodbye()
+	}
 	if half, ok := c.near.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite() // it fails where the client has gone, which the read tells too
 	}
@@ -234,7 +285,7 @@ func (c *conn) linger() {
 	scratch := readBuffers.Get().(*[readBuffer]byte)
 	defer readBuffers.Put(scratch)
 	for {
-		if _, err := c.in.read(scratch[:]); err != nil {
+		if _, err := c.in.readSocket(scratch[:]); err != nil {
 			return
 		}
 	}
@@ -261,6 +312,8 @@ func (c *conn) exchange() (again bool) {
 	} else {
 		c.resp.forget()
 	}
+	c.heed.end()
+	c.torn = !whole || c.resp.err != nil || c.resp.short()
 	c.mu.Lock()
 	c.life = nil
 	c.mu.Unlock()
@@ -335,6 +388,11 @@ func (c *conn) write(a, b, e []byte) error {
 		if len(p) > 0 {
 			c.rest = append(c.rest, p)
 		}
+	}
+	if c.secure != nil {
+		err := c.secure.write(c.rest)
+		clear(c.vec[:])
+		return err
 	}
 	for {
 		err := c.writeRest()

@@ -23,6 +23,7 @@ type input struct {
 	sock     net.Conn
 	deadline Deadline
 	raw      syscall.RawConn // nil: it can be waited for only with a buffer
+	secure   *secure         // nil: there is no TLS, or it is the socket's
 
 	buf    []byte
 	r, w   int               // what is buffered is buf[r:w]
@@ -37,8 +38,13 @@ type input struct {
 // readShort is read for what is not more than [sock.Most].
 func (in *input) readShort(p []byte) (int, error) {
 	if in.raw == nil {
-		return in.read(p)
+		return in.readSocket(p)
 	}
+	return in.readTo(p)
+}
+
+// readTo reads what the system has, and waits only if that is nothing.
+func (in *input) readTo(p []byte) (int, error) {
 	in.into = p
 	defer func() { in.into = nil }()
 	for {
@@ -52,8 +58,18 @@ func (in *input) readShort(p []byte) (int, error) {
 	}
 }
 
-// read reads straight from the connection.
+// read is for what is long, or part of that.
 func (in *input) read(p []byte) (int, error) {
+	if in.secure == nil {
+		return in.readSocket(p)
+	}
+	in.secure.link.long = true
+	defer func() { in.secure.link.long = false }()
+	return in.readTo(p)
+}
+
+// readSocket reads straight from the connection, past TLS.
+func (in *input) readSocket(p []byte) (int, error) {
 	for {
 		n, err := in.sock.Read(p)
 		if n > 0 || err == nil || in.over(err) {
@@ -192,14 +208,21 @@ var errLongLine = errors.New("a line of a chunked body is too long")
 // said where to, it reads into a buffer from the pool, which goes back if there was nothing.
 func (in *input) tryRead(fd uintptr) bool {
 	if in.into != nil {
-		in.n, in.err = sock.Read(fd, in.into)
+		in.n, in.err = in.readNow(fd, in.into)
 		return !errors.Is(in.err, sock.ErrNothing)
 	}
 	in.take()
-	in.n, in.err = sock.Read(fd, in.buf)
+	in.n, in.err = in.readNow(fd, in.buf)
 	if errors.Is(in.err, sock.ErrNothing) {
 		in.rest()
 		return false
 	}
 	return true
+}
+
+func (in *input) readNow(fd uintptr, p []byte) (int, error) {
+	if in.secure != nil {
+		return in.secure.read(fd, p)
+	}
+	return sock.Read(fd, p)
 }

@@ -367,9 +367,11 @@ func (w *response) finish() (keep bool) {
 		w.out = append(w.out, "0\r\n\r\n"...)
 	}
 	w.flush()
-	short := w.framing == byLength && w.left > 0 && !w.toHead
-	return w.err == nil && !w.close && !short
+	return w.err == nil && !w.close && !w.short()
 }
+
+// short tells whether less was written than was declared.
+func (w *response) short() bool { return w.framing == byLength && w.left > 0 && !w.toHead }
 
 // forget gives back what a handler that did not return properly has left.
 func (w *response) forget() {

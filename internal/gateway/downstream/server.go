@@ -1,11 +1,13 @@
 package downstream
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -20,6 +22,8 @@ const (
 	CutBadHead = "bad_head"
 	// CutIdle: no further request came.
 	CutIdle = "idle"
+	// CutHandshake: a handshake failed, took too long, or was the oldest of too many.
+	CutHandshake = "tls_handshake"
 )
 
 // Options are what a [Server] works with. Every field must be set, but for what says otherwise.
@@ -37,8 +41,10 @@ type Options struct {
 	Cut func(reason string)
 	// ConnContext is as [http.Server]'s: it gives a connection's requests their values; nil: they have none.
 	ConnContext func(ctx context.Context, c net.Conn) context.Context
-	// Log gets handlers' panics.
+	// Log gets handlers' panics and, for who looks for such, handshakes that fail.
 	Log *slog.Logger
+	// TLS is what connections begin with; nil: they are plain.
+	TLS *TLS
 }
 
 // Waiter is what a connection of a listener's may be that its owner may close while it waits for a request. It is told, not asked: closing is
@@ -56,11 +62,13 @@ type Server struct {
 	watching sync.WaitGroup // of the watcher
 	wg       sync.WaitGroup // of connections
 	draining atomic.Bool
+	turns    chan struct{} // of handshakes
 
 	mu struct {
 		sync.Mutex
 		listeners []net.Listener
 		conns     map[*conn]struct{}
+		shakes    list.List // of *shake, the oldest first
 		closed    bool
 		watch     *watcher      // nil: no connection needed it yet, or the system has none
 		empty     chan struct{} // closed when the last connection has gone; nil: nobody waits
@@ -69,7 +77,7 @@ type Server struct {
 
 // New returns a server.
 func New(o Options) *Server {
-	s := &Server{o: o}
+	s := &Server{o: o, turns: make(chan struct{}, turnsPerProcessor*runtime.GOMAXPROCS(0))}
 	s.mu.conns = map[*conn]struct{}{}
 	return s
 }
@@ -140,7 +148,11 @@ func (s *Server) over() bool {
 
 // begin serves a connection, unless the server has ended.
 func (s *Server) begin(nc net.Conn) {
-	c := newConn(s, nc)
+	if s.o.TLS != nil {
+		s.beginTLS(nc)
+		return
+	}
+	c := newConn(s, nc, nil)
 	s.mu.Lock()
 	if s.mu.closed {
 		s.mu.Unlock()
@@ -198,21 +210,22 @@ func (s *Server) Shutdown(ctx context.Context) error {
 
 // wakeIfEmpty is for who holds mu.
 func (s *Server) wakeIfEmpty() {
-	if len(s.mu.conns) == 0 && s.mu.empty != nil {
+	if len(s.mu.conns) == 0 && s.mu.shakes.Len() == 0 && s.mu.empty != nil {
 		close(s.mu.empty)
 		s.mu.empty = nil
 	}
 }
 
-// closeWaiting closes the connections that wait for a further request, and those that wait for their first one and began before a time.
+// closeWaiting closes the connections that wait for a further request, and those that wait for their first one or shake hands and began before a time.
 func (s *Server) closeWaiting(before time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.mu.conns {
 		if c.state.CompareAndSwap(idle, ended) || !c.began.After(before) && c.state.CompareAndSwap(fresh, ended) {
-			_ = c.nc.Close()
+			c.hangUp()
 		}
 	}
+	s.closeShakes(before)
 }
 
 func (s *Server) closeListeners() {
@@ -235,6 +248,7 @@ func (s *Server) Close() error {
 	for c := range s.mu.conns {
 		conns = append(conns, c)
 	}
+	s.closeShakes(time.Now())
 	s.mu.Unlock()
 	for _, c := range conns {
 		c.state.Store(ended)

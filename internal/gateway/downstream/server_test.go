@@ -50,6 +50,7 @@ func (p *pipes) dial() net.Conn {
 type rig struct {
 	*Server
 	t    testing.TB
+	kind kind
 	ln   net.Listener
 	wg   sync.WaitGroup
 	mu   sync.Mutex
@@ -94,6 +95,13 @@ func (r *rig) end() string {
 	return strings.Join(r.cuts, " ")
 }
 
+// rig starts a server on a port for connections of the kind.
+func (k kind) rig(t testing.TB, h http.HandlerFunc) *rig {
+	r := newRig(t, listen(t), k.options(h))
+	r.kind = k
+	return r
+}
+
 func listen(t testing.TB) net.Listener {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -109,7 +117,7 @@ func (r *rig) dial() net.Conn {
 		r.t.Fatal(err)
 	}
 	_ = c.SetDeadline(time.Now().Add(time.Minute))
-	return c
+	return r.kind.over(c)
 }
 
 // say sends text and returns everything that comes until the connection ends.
@@ -131,7 +139,9 @@ func echo(w http.ResponseWriter, r *http.Request) {
 }
 
 // TestAnswers holds how answers are framed.
-func TestAnswers(t *testing.T) {
+func TestAnswers(t *testing.T) { onEach(t, testAnswers) }
+
+func testAnswers(t *testing.T, k kind) {
 	const get = "GET /a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 	const old = "GET /a HTTP/1.0\r\n\r\n"
 	long := strings.Repeat("0123456789", 1000)
@@ -218,7 +228,7 @@ func TestAnswers(t *testing.T) {
 			"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newRig(t, listen(t), testOptions(c.h))
+			r := k.rig(t, c.h)
 			got := undated(t, r.say(c.ask))
 			if got != c.want {
 				t.Errorf("got  %q\nwant %q", got, c.want)
@@ -247,7 +257,9 @@ func undated(t testing.TB, text string) string {
 }
 
 // TestRequests holds what is taken, and that a connection goes on where both ends know where it is.
-func TestRequests(t *testing.T) {
+func TestRequests(t *testing.T) { onEach(t, testRequests) }
+
+func testRequests(t *testing.T, k kind) {
 	const last = "GET /z HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 	for _, c := range []struct {
 		name, ask string
@@ -267,7 +279,7 @@ func TestRequests(t *testing.T) {
 		{"a long chunk line", "POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3;" + strings.Repeat("x", 300) + "\r\nabc\r\n0\r\n\r\n" + last, []string{`POST /a x "" a line of a chunked body is too long`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newRig(t, listen(t), testOptions(echo))
+			r := k.rig(t, echo)
 			defer r.end()
 			in := bufio.NewReader(strings.NewReader(r.say(c.ask)))
 			var got []string
@@ -290,7 +302,9 @@ func TestRequests(t *testing.T) {
 }
 
 // TestLeftBodies: what a handler does not read is read past where it is little, and else ends the connection after the answer.
-func TestLeftBodies(t *testing.T) {
+func TestLeftBodies(t *testing.T) { onEach(t, testLeftBodies) }
+
+func testLeftBodies(t *testing.T, k kind) {
 	silent := func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.RequestURI) }
 	for _, c := range []struct {
 		name, head, body string
@@ -304,7 +318,7 @@ func TestLeftBodies(t *testing.T) {
 		{"not yet sent", "Expect: 100-continue\r\nContent-Length: 10", "", 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newRig(t, listen(t), testOptions(silent))
+			r := k.rig(t, silent)
 			defer r.end()
 			conn := r.dial()
 			defer func() { _ = conn.Close() }()
@@ -315,7 +329,7 @@ func TestLeftBodies(t *testing.T) {
 				if c.answers > 1 {
 					_, _ = io.WriteString(conn, "GET /b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
 				} else if c.name == "half a body" {
-					_ = conn.(*net.TCPConn).CloseWrite()
+					_ = closeWrite(conn)
 				}
 			})
 			text, err := io.ReadAll(conn)
@@ -327,8 +341,10 @@ func TestLeftBodies(t *testing.T) {
 }
 
 // TestContinue: a client that waits for leave to send gets it when the handler reads.
-func TestContinue(t *testing.T) {
-	r := newRig(t, listen(t), testOptions(echo))
+func TestContinue(t *testing.T) { onEach(t, testContinue) }
+
+func testContinue(t *testing.T, k kind) {
+	r := k.rig(t, echo)
 	defer r.end()
 	conn := r.dial()
 	defer func() { _ = conn.Close() }()
@@ -357,15 +373,17 @@ func TestContinue(t *testing.T) {
 }
 
 // TestShutdown: idle connections end, those under way end after their answers, and it waits for them.
-func TestShutdown(t *testing.T) {
+func TestShutdown(t *testing.T) { onEach(t, testShutdown) }
+
+func testShutdown(t *testing.T, k kind) {
 	under, finish := make(chan struct{}), make(chan struct{})
-	r := newRig(t, listen(t), testOptions(func(w http.ResponseWriter, q *http.Request) {
+	r := k.rig(t, func(w http.ResponseWriter, q *http.Request) {
 		if q.RequestURI == "/wait" {
 			close(under)
 			<-finish
 		}
 		_, _ = io.WriteString(w, "done")
-	}))
+	})
 	defer r.end()
 	idle, busy := r.dial(), r.dial()
 	defer func() { _, _ = idle.Close(), busy.Close() }()
@@ -403,25 +421,26 @@ func TestShutdown(t *testing.T) {
 
 // TestCloseEndsRequests: what is under way learns of it, and is waited for.
 func TestCloseEndsRequests(t *testing.T) {
-	for name, ln := range map[string]net.Listener{"tcp": listen(t), "pipe": newPipes()} {
-		t.Run(name, func(t *testing.T) {
+	onEach(t, func(t *testing.T, k kind) {
+		for name, ln := range map[string]net.Listener{"tcp": listen(t), "pipe": newPipes()} {
 			under := make(chan struct{})
-			r := newRig(t, ln, testOptions(func(_ http.ResponseWriter, q *http.Request) {
+			r := newRig(t, ln, k.options(func(_ http.ResponseWriter, q *http.Request) {
 				close(under)
 				<-q.Context().Done()
 			}))
+			r.kind = k
 			var c net.Conn
 			if p, ok := ln.(*pipes); ok {
-				c = p.dial()
+				c = k.over(p.dial())
 			} else {
 				c = r.dial()
 			}
-			defer func() { _ = c.Close() }()
 			if _, err := io.WriteString(c, "GET /a HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
-				t.Fatal(err)
+				t.Fatal(name, err)
 			}
 			<-under
 			r.end()
-		})
-	}
+			_ = below(c).Close()
+		}
+	})
 }

@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"bufio"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -14,15 +15,24 @@ import (
 	"time"
 )
 
-// inMemory runs a test on a server in fake time, and wants it to have cut connections for the reasons.
+// inMemory runs a test on a server in fake time, over each kind of connection, and wants it to have cut connections for the reasons.
 func inMemory(t *testing.T, cuts string, h http.HandlerFunc, test func(t *testing.T, c net.Conn)) {
 	t.Helper()
+	onEach(t, func(t *testing.T, k kind) { k.inMemory(t, cuts, h, test) })
+}
+
+func (k kind) inMemory(t *testing.T, cuts string, h http.HandlerFunc, test func(t *testing.T, c net.Conn)) {
 	synctest.Test(t, func(t *testing.T) {
 		ln := newPipes()
-		r := newRig(t, ln, testOptions(h))
-		c := ln.dial()
+		r := newRig(t, ln, k.options(h))
+		c := k.over(ln.dial())
+		if s, ok := c.(*tls.Conn); ok {
+			if err := s.Handshake(); err != nil {
+				t.Fatal(err)
+			}
+		}
 		test(t, c)
-		_ = c.Close()
+		_ = below(c).Close()
 		synctest.Wait()
 		if got := r.end(); got != cuts {
 			t.Errorf("cut for %q, want %q", got, cuts)

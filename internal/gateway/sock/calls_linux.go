@@ -11,7 +11,11 @@ const vectored = true
 // The calls. What a pointer goes to is reachable by the arguments until they return, and the raw ones neither grow
 // the stack nor let anything move it; the others keep it as package syscall does.
 
-func read(fd uintptr, p []byte) (int, syscall.Errno) {
+func read(fd uintptr, p []byte, tell bool) (int, syscall.Errno) {
+	if tell {
+		n, _, errno := syscall.Syscall(syscall.SYS_READ, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
+		return int(n), errno
+	}
 	n, _, errno := syscall.RawSyscall(syscall.SYS_READ, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
 	return int(n), errno
 }

@@ -15,7 +15,7 @@ func errnoOf(err error) syscall.Errno {
 	return errno
 }
 
-func read(fd uintptr, p []byte) (int, syscall.Errno) {
+func read(fd uintptr, p []byte, _ bool) (int, syscall.Errno) {
 	n, err := syscall.Read(int(fd), p)
 	return n, errnoOf(err)
 }

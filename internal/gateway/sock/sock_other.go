@@ -17,6 +17,9 @@ func Raw(net.Conn) syscall.RawConn { return nil }
 // Read is for systems where Raw returns something.
 func Read(uintptr, []byte) (int, error) { return 0, errors.ErrUnsupported }
 
+// ReadLong is for systems where Raw returns something.
+func ReadLong(uintptr, []byte) (int, error) { return 0, errors.ErrUnsupported }
+
 // Quiet is for systems where Raw returns something.
 func Quiet(uintptr) bool { return true }
 

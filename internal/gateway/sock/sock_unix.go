@@ -31,9 +31,14 @@ func Raw(nc net.Conn) syscall.RawConn {
 var ErrNothing = errors.New("nothing to read yet")
 
 // Read reads what there is, without waiting: at least a byte, or ErrNothing, io.EOF, or what is wrong with the connection.
-func Read(fd uintptr, p []byte) (int, error) {
+func Read(fd uintptr, p []byte) (int, error) { return readSome(fd, p, false) }
+
+// ReadLong is Read for what is part of something long: it tells the scheduler.
+func ReadLong(fd uintptr, p []byte) (int, error) { return readSome(fd, p, true) }
+
+func readSome(fd uintptr, p []byte, tell bool) (int, error) {
 	for {
-		n, errno := read(fd, p)
+		n, errno := read(fd, p, tell)
 		switch {
 		case errno == syscall.EINTR:
 		case errno == syscall.EAGAIN:
