@@ -8,8 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/perigee-llm/perigee/internal/gateway/config"
 )
 
 func TestIndexCommand(t *testing.T) {
@@ -29,6 +32,26 @@ func TestIndexCommand(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestIndexFollowsManagers: of a gateway's configuration the engines and the Cache Managers count, whatever its policies are.
+func TestIndexFollowsManagers(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "gateway.yaml")
+	text := `
+models: [{id: m, policy: {name: cost, prefix_provider: perigee_index, kv_indexer: {endpoint: "http://127.0.0.1:50051"}}}]
+discovery: {static: {workers: ["http://127.0.0.1:1"]}}
+managers: [{id: host-1, events: "tcp://127.0.0.1:2", replay: "tcp://127.0.0.1:3", snapshot: "tcp://127.0.0.1:4"}]
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var stderr strings.Builder
+	c := indexCmd{ConfigFile: given(file)}
+	o, err := c.options(&runContext{ctx: t.Context(), stdout: io.Discard, stderr: &stderr, log: slog.New(slog.DiscardHandler)})
+	want := []config.Manager{{ID: "host-1", Events: "tcp://127.0.0.1:2", Replay: "tcp://127.0.0.1:3", Snapshot: "tcp://127.0.0.1:4"}}
+	if err != nil || !slices.Equal(o.Managers, want) || len(o.Workers) != 1 || stderr.Len() > 0 {
+		t.Errorf("%+v, %v, %q", o, err, &stderr)
 	}
 }
 
