@@ -18,9 +18,9 @@ import (
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/cache/manager"
-	"github.com/perigee-llm/perigee/internal/gateway"
 	"github.com/perigee-llm/perigee/internal/gateway/config"
 	"github.com/perigee-llm/perigee/internal/gateway/explain"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix/followed"
 )
 
 // explainCmd asks a running gateway why requests went where they went.
@@ -147,10 +147,7 @@ func (c *explainCmd) prefixes(ctx context.Context, w io.Writer, base string) err
 	if err != nil {
 		return fmt.Errorf("explain: %w", err)
 	}
-	var answer struct {
-		Streams  []gateway.PrefixStatus  `json:"streams"`
-		Managers []gateway.ManagerStatus `json:"managers"`
-	}
+	var answer followed.Answer
 	if err := json.Unmarshal(text, &answer); err != nil {
 		return fmt.Errorf("explain: %s does not answer as a gateway of this version does: %w", base, err)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/config"
 	"github.com/perigee-llm/perigee/internal/gateway/explain"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix/followed"
 	"github.com/perigee-llm/perigee/internal/managerwire"
 	"github.com/perigee-llm/perigee/internal/managerwire/managertest"
 )
@@ -250,7 +251,7 @@ func TestManagerIsShown(t *testing.T) {
 	show := func() string {
 		w := httptest.NewRecorder()
 		r.p.serveStatus(w, httptest.NewRequest(http.MethodGet, "/debug/prefixes", nil))
-		var a struct{ Managers []ManagerStatus }
+		var a struct{ Managers []followed.Manager }
 		if err := json.Unmarshal(w.Body.Bytes(), &a); err != nil {
 			t.Fatal(err)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/perigee-llm/perigee/internal/gateway/config"
 	"github.com/perigee-llm/perigee/internal/gateway/peers"
+	"github.com/perigee-llm/perigee/internal/telemetry"
 )
 
 // meetPeers begins to tell the other gateways what this one sends, and to hear them, if the configuration names any. It comes before the first
@@ -76,7 +77,7 @@ func (c *peerCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	now := time.Now()
 	for _, s := range c.p.Status() {
-		gauge(c.connected, truth(s.Connected), s.Gateway)
+		gauge(c.connected, telemetry.Truth(s.Connected), s.Gateway)
 		gauge(c.prompts, float64(s.Prompts), s.Gateway)
 		if !s.Heard.IsZero() {
 			gauge(c.age, now.Sub(s.Heard).Seconds(), s.Gateway)

@@ -60,7 +60,7 @@ func startPrefixes(r *fleet.Registry, c func() *config.Config, client *http.Clie
 	p.own, p.remote.metrics = newCountedSource(p.store, m), m
 	p.follower = events.Start(events.Options{Client: client, Log: log})
 	p.managers = managers.Start(managers.Options{Store: p.store, Costs: &p.costs, Log: log})
-	m.Registry().MustRegister(newPrefixCollector(p), p.managers.Collector())
+	m.Registry().MustRegister(p.followed().Collector(), p.managers.Collector())
 	var ctx context.Context
 	ctx, p.stop = context.WithCancel(context.Background())
 	p.running.Go(func() { p.reconcile(ctx) })

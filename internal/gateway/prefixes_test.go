@@ -17,6 +17,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/indexd"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix/followed"
 	"github.com/perigee-llm/perigee/internal/telemetry"
 )
 
@@ -174,7 +175,7 @@ func TestPrefixesAreShown(t *testing.T) {
 	show := func() string {
 		w := httptest.NewRecorder()
 		r.p.serveStatus(w, httptest.NewRequest(http.MethodGet, "/debug/prefixes", nil))
-		var a struct{ Streams []PrefixStatus }
+		var a struct{ Streams []followed.Stream }
 		if err := json.Unmarshal(w.Body.Bytes(), &a); err != nil {
 			t.Fatal(err)
 		}

@@ -49,8 +49,12 @@ var arrows = map[string][]string{
 		"internal/gateway/prefix/local", "internal/managerwire",
 	},
 
+	"internal/gateway/prefix/followed": { // how far everything is followed, in metrics and for people
+		"internal/gateway/prefix/events", "internal/gateway/prefix/events/stream", "internal/gateway/prefix/events/wire", "internal/gateway/prefix/index", "internal/gateway/prefix/local",
+		"internal/gateway/prefix/managers", "internal/telemetry",
+	},
 	"internal/gateway/prefix/managers": {
-		"internal/gateway/prefix", "internal/gateway/prefix/events/stream", "internal/gateway/prefix/events/wire", "internal/gateway/prefix/local",
+		"internal/telemetry", "internal/gateway/prefix", "internal/gateway/prefix/events/stream", "internal/gateway/prefix/events/wire", "internal/gateway/prefix/local",
 		"internal/gateway/prefix/managers/ledger", "internal/managerwire", "internal/zmtp",
 	},
 
@@ -69,7 +73,7 @@ var arrows = map[string][]string{
 
 	"internal/gateway/indexd": { // the shell of perigee index
 		"internal/gateway/config", "internal/gateway/fleet", "internal/gateway/fleet/introspect", "internal/gateway/fleet/keeper", "internal/gateway/prefix/events",
-		"internal/gateway/prefix", "internal/gateway/prefix/events/stream", "internal/gateway/prefix/indexer", "internal/gateway/prefix/local", "internal/gateway/prefix/managers",
+		"internal/gateway/prefix", "internal/gateway/prefix/events/stream", "internal/gateway/prefix/followed", "internal/gateway/prefix/indexer", "internal/gateway/prefix/local", "internal/gateway/prefix/managers",
 		"internal/gateway/prefix/warm",
 	},
 

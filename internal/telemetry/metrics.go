@@ -134,3 +134,11 @@ func (m *Metrics) gauge(name, help string) prometheus.Gauge {
 
 // Registry returns the registry, for serving it and for further collectors.
 func (m *Metrics) Registry() *prometheus.Registry { return m.registry }
+
+// Truth is a gauge's value for what is so or is not: 1 or 0.
+func Truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,6 +1,7 @@
 package indexd
 
 import (
+	"encoding/json"
 	"net/http"
 	"strconv"
 	"time"
@@ -27,7 +28,7 @@ func newMetrics(s *Service) *metrics {
 		calls:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "perigee_index_calls_total", Help: "Calls that are over, by method and gRPC status."}, []string{"method", "code"}),
 		seconds:  prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "perigee_index_call_seconds", Help: "Time in the service of calls that were answered.", Buckets: callBuckets}, []string{"method"}),
 	}
-	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), m.calls, m.seconds, state{s}, s.managers.Collector())
+	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), m.calls, m.seconds, state{s}, s.followed().Collector(), s.managers.Collector())
 	return m
 }
 
@@ -42,6 +43,10 @@ func (m *metrics) answered(method string, code codes.Code, took time.Duration) {
 func (m *metrics) serverOf(s *Service) *http.Server {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /debug/prefixes", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(s.followed().Answer()) // a client that has left needs no answer
+	})
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		select {
@@ -59,7 +64,7 @@ type state struct{ s *Service }
 
 var (
 	blocksDesc   = prometheus.NewDesc("perigee_index_blocks", "Blocks that some engine claims, by base model and block size.", []string{"model", "block_size"}, nil)
-	streamsDesc  = prometheus.NewDesc("perigee_index_streams", "Streams of KV events, by state.", []string{"state"}, nil)
+	streamsDesc  = prometheus.NewDesc("perigee_index_streams", "Streams of KV events, by state: exact, partial, repairing, blind.", []string{"state"}, nil)
 	inFlightDesc = prometheus.NewDesc("perigee_index_in_flight", "Calls under way.", []string{"method"}, nil)
 )
 
@@ -79,10 +84,8 @@ func (c state) Collect(ch chan<- prometheus.Metric) {
 		gauge(blocksDesc, float64(d.Blocks), d.Base, strconv.Itoa(d.BlockSize))
 	}
 	states := map[string]int{}
-	for _, st := range c.s.follower.Status() {
-		if st.Prefix {
-			states[st.Stream.State.String()]++
-		}
+	for _, st := range c.s.followed().Answer().Streams {
+		states[st.State]++
 	}
 	for name, n := range states {
 		gauge(streamsDesc, float64(n), name)

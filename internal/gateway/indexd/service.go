@@ -18,6 +18,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/events"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/events/stream"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix/followed"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/indexer"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/local"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/managers"
@@ -199,6 +200,11 @@ func (s *Service) position(engine uint32, rank int32) (p indexer.Position, ok bo
 	}
 	about, _, _ := s.store.About(engine, rank)
 	return indexer.Position{Next: st.Next, Print: st.Print, Printed: st.Printed, Whole: st.Whole}.In(about.State)
+}
+
+// followed is what is said of the streams that fill the index.
+func (s *Service) followed() followed.Followed {
+	return followed.Followed{Events: s.follower, Managers: s.managers, Store: s.store}
 }
 
 // serve takes down what ended a listener.

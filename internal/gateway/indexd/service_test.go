@@ -118,10 +118,13 @@ func TestService(t *testing.T) {
 		}
 	}
 	page := get(t, "http://"+s.AdminAddr()+"/metrics")
-	for _, want := range []string{`perigee_index_blocks{block_size="16",model="m"} 4`, `perigee_index_streams{state="exact"} 2`, `perigee_index_calls_total{code="OK",method="Lookup"}`, `perigee_index_in_flight{method="Lookup"} 0`} {
+	for _, want := range []string{`perigee_index_blocks{block_size="16",model="m"} 4`, `perigee_index_streams{state="exact"} 2`, `perigee_index_calls_total{code="OK",method="Lookup"}`, `perigee_kv_events_stream_state{rank="0",state="exact",worker="` + workers[0].ID + `"} 1`, `perigee_index_in_flight{method="Lookup"} 0`} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %s in the metrics", want)
 		}
+	}
+	if got := get(t, "http://"+s.AdminAddr()+"/debug/prefixes"); !strings.Contains(got, `"worker":"`+workers[0].ID+`","rank":0,"state":"exact"`) {
+		t.Errorf("/debug/prefixes: %s", got)
 	}
 	if got := get(t, "http://"+s.AdminAddr()+"/readyz"); got != "ok\n" {
 		t.Errorf("readyz: %q", got)

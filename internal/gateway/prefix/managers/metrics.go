@@ -5,6 +5,7 @@ import (
 
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/events/stream"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/events/wire"
+	"github.com/perigee-llm/perigee/internal/telemetry"
 )
 
 // collector shows how Cache Managers are followed.
@@ -57,16 +58,16 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		is := s.Standing()
 		for _, state := range [...]string{"exact", "partial", "repairing", "blind"} {
-			gauge(c.state, truth(state == is), state)
+			gauge(c.state, telemetry.Truth(state == is), state)
 		}
-		gauge(c.connected, truth(s.Stream.Connected))
+		gauge(c.connected, telemetry.Truth(s.Stream.Connected))
 		if s.Lag > 0 {
 			gauge(c.lag, s.Lag.Seconds())
 		}
 		gauge(c.namespaces, float64(s.Namespaces))
 		gauge(c.attachments, float64(s.Attachments))
 		gauge(c.claims, float64(s.Claims))
-		gauge(c.cutOff, truth(s.CutOff != ""))
+		gauge(c.cutOff, telemetry.Truth(s.CutOff != ""))
 		c.collectCounts(&s, count)
 	}
 }
@@ -101,13 +102,6 @@ func (c *collector) collectCounts(s *Status, count func(d *prometheus.Desc, n ui
 		}
 	}
 	count(c.newsDesc, k.Blocks)
-}
-
-func truth(b bool) float64 {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // Standing says how far the Manager is to be believed, in words for people: exact, partial, repairing or blind.
