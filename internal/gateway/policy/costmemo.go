@@ -62,8 +62,11 @@ type costPick struct {
 	usual, foreign float64
 }
 
-// pick picks by what is remembered. It returns false where all candidates have to be looked at: admission refuses all, or what others have on engines that do not
-// tell is reckoned by the mean of those that do.
+// mostReckoned bounds the engines that a pick reckons with while it holds the mutex. With more of them it looks at all, beside other picks.
+const mostReckoned = 64
+
+// pick picks by what is remembered. It returns false where all candidates have to be looked at: admission refuses all, too many have a queue, or what others have
+// on engines that do not tell is reckoned by the mean of those that do.
 func (m *costMemo) pick(k *costPick) (Pick, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -82,6 +85,9 @@ func (m *costMemo) pick(k *costPick) (Pick, bool) {
 	}
 	k.usual, k.foreign = rate.or(k.p.config.PrefillRate), foreign.or(0)
 	if unsure && k.foreign > 0 {
+		return Pick{}, false
+	}
+	if m.sort(k) > mostReckoned {
 		return Pick{}, false
 	}
 	least := m.reckon(k)
@@ -146,9 +152,8 @@ func (k *costPick) read(s *costSeen, e *load.Engine, w *fleet.Worker) {
 // atRest is what an engine costs that has nothing to prefill and holds nothing of the prompt.
 func (k *costPick) atRest() float64 { return ownWeight * float64(k.r.InputTokens) / k.usual }
 
-// reckon reckons with all that do not cost the same as others at rest, and returns the least cost of all that are admitted.
-func (m *costMemo) reckon(k *costPick) (least float64) {
-	least = math.Inf(1)
+// sort marks those that do not cost the same as others at rest, and returns how many of them are admitted.
+func (m *costMemo) sort(k *costPick) (n int) {
 	for i := range m.mu.blocks {
 		b := &m.mu.blocks[i]
 		b.reckoned = b.members &^ b.rests
@@ -162,6 +167,15 @@ func (m *costMemo) reckon(k *costPick) (least float64) {
 			b.reckoned |= b.members & (1 << (at % 64))
 		}
 	}
+	for i := range m.mu.blocks {
+		n += bits.OnesCount64(m.mu.blocks[i].reckoned & m.mu.blocks[i].admitted)
+	}
+	return n
+}
+
+// reckon reckons with them, and returns the least cost of all that are admitted.
+func (m *costMemo) reckon(k *costPick) (least float64) {
+	least = math.Inf(1)
 	m.mu.busy, m.mu.at = m.mu.busy[:0], m.mu.at[:0]
 	for i := range m.mu.blocks {
 		b := &m.mu.blocks[i]

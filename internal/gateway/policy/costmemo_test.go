@@ -85,7 +85,7 @@ func TestCostRemembers(t *testing.T) {
 			}
 		}
 	}
-	if remembered < all/2 {
+	if remembered < all/4 {
 		t.Errorf("%d of %d picks were by what is remembered: the test shows too little", remembered, all)
 	}
 }
