@@ -169,6 +169,13 @@ func (r *Registry) publishLocked() {
 	for i := range v.bySlot {
 		v.bySlot[i] = math.MaxInt32
 	}
+	v.numbers = sync.OnceValue(func() map[uint32]int32 {
+		m := make(map[uint32]int32, len(v.workers))
+		for i, w := range v.workers {
+			m[w.No] = int32(i)
+		}
+		return m
+	})
 	v.tripped = make([]atomic.Uint64, words(len(v.workers)))
 	v.changes = make([]atomic.Uint64, words(len(v.workers)))
 	for i, w := range v.workers {

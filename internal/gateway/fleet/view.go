@@ -14,10 +14,11 @@ import (
 type View struct {
 	reg     *Registry
 	workers []*Worker
-	loads   []*load.Engine  // theirs, for those that read nothing else of most
-	bySlot  []int32         // slot → position in workers; past the end: none
-	changes []atomic.Uint64 // of the load records of 64 workers each, while the view is the registry's
-	tripped []atomic.Uint64 // bit i: worker i's breaker is not closed, so its state must be asked
+	loads   []*load.Engine          // theirs, for those that read nothing else of most
+	bySlot  []int32                 // slot → position in workers; past the end: none
+	changes []atomic.Uint64         // of the load records of 64 workers each, while the view is the registry's
+	numbers func() map[uint32]int32 // number → position in workers, made when it is first asked for
+	tripped []atomic.Uint64         // bit i: worker i's breaker is not closed, so its state must be asked
 }
 
 // Len returns the number of workers.
@@ -238,6 +239,15 @@ func (s *Set) Worker(i int) *Worker { return s.view.workers[i] }
 
 // Nanos returns t on the clock of the set's load records.
 func (s *Set) Nanos(t time.Time) int64 { return s.view.reg.clock.Nanos(t) }
+
+// Numbered returns the place of the worker of that number, and false where it is not in the set.
+func (s *Set) Numbered(no uint32) (i int, ok bool) {
+	if s.view == nil || s.view.numbers == nil {
+		return 0, false
+	}
+	at, ok := s.view.numbers()[no]
+	return int(at), ok && s.words[at/64]&(1<<(at%64)) != 0
+}
 
 // Has tells whether this very worker is in the set; another one under the same id is not.
 func (s *Set) Has(w *Worker) bool {

@@ -187,9 +187,14 @@ func (k *cachePick) findHits() {
 	if len(k.match.Held) == 0 {
 		return
 	}
-	for w := range k.candidates.All() {
-		if d := k.match.Of(w.No); d.Any() > 0 {
-			if h := k.read(w); k.isHit(h.matched) {
+	last := uint32(0)
+	for _, held := range k.match.Held { // the ranking is a total order: it does not matter in which they come
+		if held.Engine == last {
+			continue // another rank of it
+		}
+		last = held.Engine
+		if i, ok := k.candidates.Numbered(held.Engine); ok {
+			if h := k.read(k.candidates.Worker(i)); k.isHit(h.matched) {
 				k.hits = append(k.hits, h)
 			}
 		}

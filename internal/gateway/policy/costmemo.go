@@ -19,8 +19,7 @@ type costMemo struct {
 	mu struct {
 		sync.Mutex
 		view   *fleet.View
-		places map[uint32]int // of the view's workers, by their numbers
-		seen   []costSeen     // by places
+		seen   []costSeen // by places
 		blocks []costBlock
 		busy   []estimate // of the pick under way; at[i] is the place of busy[i]
 		at     []int
@@ -104,10 +103,6 @@ func (m *costMemo) forget(c *fleet.Set) {
 	m.mu.view = c.View()
 	m.mu.blocks = append(m.mu.blocks[:0], make([]costBlock, c.Blocks())...)
 	m.mu.seen = append(m.mu.seen[:0], make([]costSeen, m.mu.view.Len())...)
-	m.mu.places = make(map[uint32]int, m.mu.view.Len())
-	for i := range m.mu.seen {
-		m.mu.places[c.Worker(i).No] = i
-	}
 }
 
 // look takes in what has changed in a block.
@@ -162,9 +157,8 @@ func (m *costMemo) sort(k *costPick) (n int) {
 		}
 	}
 	for _, h := range k.m.Held {
-		if at, ok := m.mu.places[h.Engine]; ok {
-			b := &m.mu.blocks[at/64]
-			b.reckoned |= b.members & (1 << (at % 64))
+		if at, ok := k.c.Numbered(h.Engine); ok {
+			m.mu.blocks[at/64].reckoned |= 1 << (at % 64)
 		}
 	}
 	for i := range m.mu.blocks {
