@@ -35,13 +35,17 @@ const (
 	Cleared // the engine holds nothing any more, on any tier
 )
 
+// Boundless is the window of a KV cache group of a kind that we do not know: with all of a prefix in it the prefix can be used, and with
+// less nobody can tell.
+const Boundless = 1 << 30
+
 // Event is a change of what one rank of an engine holds, in no family's format. Its slices belong to the decoder and are good only
 // until the call that they are handed to returns.
 type Event struct {
 	Kind EventKind
 	// Group is the KV cache group of a hybrid model, 0 for others; Window is the group's sliding window in tokens, 0 for full
-	// attention, and Recurrent says that the group keeps states and no attention. Only a full-attention group says how far a
-	// prefix reaches.
+	// attention, [Boundless] for a kind of which nobody knows how far it reaches back; and Recurrent says that the group keeps states
+	// and no attention. Only a full-attention group says how far a prefix reaches.
 	Group     int
 	Window    int
 	Recurrent bool

@@ -16,11 +16,11 @@ type Claim struct {
 	Bits uint8
 }
 
-// Groups are the KV cache groups of an engine that an index follows, each its number + 1, 0 for none; Window is the window in tokens.
+// Groups are the KV cache groups of an engine that an index follows, each its number + 1, 0 for none; Window is the widest window in tokens.
 type Groups struct {
 	Full, Sliding, Recurrent int32
 	Window                   int
-	// Missed says that a side group stored what could not be followed, so that the holder is not exact. It does not travel with a snapshot,
+	// Missed says that something of the groups could not be followed, so that the holder is not exact. It does not travel with a snapshot,
 	// which says itself whether its claims are all there is.
 	Missed bool
 }
@@ -31,7 +31,7 @@ func (ix *Index) Groups(h Holder) (g Groups) {
 	defer ix.mu.Unlock()
 	if int(h) < len(ix.holders) {
 		x := &ix.holders[h].groups
-		g = Groups{int32(x.full), int32(x.window), int32(x.recurrent), x.tokens, x.missed}
+		g = Groups{int32(x.full), int32(x.window), int32(x.recurrent), x.tokens, x.missed || x.uneven}
 	}
 	return g
 }
@@ -40,7 +40,7 @@ func (ix *Index) Groups(h Holder) (g Groups) {
 func (ix *Index) SetGroups(h Holder, g Groups) {
 	ix.change(h, func(x *holder) {
 		x.groups = groups{
-			full: group(g.Full), window: group(g.Sliding), recurrent: group(g.Recurrent), tokens: max(0, min(g.Window, 1<<30)), missed: g.Missed,
+			full: group(g.Full), window: group(g.Sliding), recurrent: group(g.Recurrent), tokens: max(0, min(g.Window, prefix.Boundless)), missed: g.Missed,
 		}
 	})
 }

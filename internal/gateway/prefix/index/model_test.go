@@ -26,10 +26,11 @@ type modelHolder struct {
 	cur, old map[prefix.Hash]*modelClaim
 	attached map[Holder]bool
 
-	full, window, recurrent int // group numbers, -1: none seen
-	tokens                  int
-	missed                  bool // a side group stored what could not be followed
-	loose, oldLoose         bool // cur or old may have a block on the device without the one before it
+	kinds           map[int]int // of groups: full attention, window, recurrent
+	first           [3]int      // the first group of each kind, -1: none seen
+	tokens          int         // the widest window
+	uneven, missed  bool        // there are different ones; something of a group could not be followed
+	loose, oldLoose bool        // cur or old may have a block on the device without the one before it
 }
 
 type modelClaim struct {
@@ -42,7 +43,8 @@ func newModel(c Config) *model {
 }
 
 func (m *model) open(h Holder, store bool, engine uint32, rank int32) {
-	m.holders[h] = &modelHolder{store: store, engine: engine, rank: rank, cur: map[prefix.Hash]*modelClaim{}, attached: map[Holder]bool{}, full: -1, window: -1, recurrent: -1}
+	m.holders[h] = &modelHolder{store: store, engine: engine, rank: rank, cur: map[prefix.Hash]*modelClaim{}, attached: map[Holder]bool{}}
+	m.holders[h].forgetGroups()
 }
 
 func (m *model) close(h Holder) {
@@ -73,8 +75,13 @@ func (m *model) detach(store, engine Holder) {
 func (m *model) withdraw(h Holder) {
 	if x := m.holders[h]; x != nil {
 		x.clear()
-		x.state, x.full, x.window, x.recurrent, x.tokens, x.missed = Hidden, -1, -1, -1, 0, false
+		x.forgetGroups()
+		x.state = Hidden
 	}
+}
+
+func (x *modelHolder) forgetGroups() {
+	x.kinds, x.first, x.tokens, x.uneven, x.missed = map[int]int{}, [...]int{-1, -1, -1}, 0, false, false
 }
 
 func (m *model) doubt(h Holder) {
@@ -161,48 +168,62 @@ func (x *modelHolder) about(e *prefix.Event) (uint8, Result) {
 	if e.AnyTier {
 		tier = 15
 	}
-	which := &x.full
-	side := uint8(0)
+	kind, known := x.kinds[e.Group]
 	if e.Kind == prefix.Removed {
 		switch {
-		case e.Group == x.window:
-			side = window
-		case e.Group == x.recurrent:
-			side = recurrent
-		case x.full >= 0 && e.Group != x.full:
-			return x.none()
+		case !known && x.first[0] >= 0: // it may be of any kind
+			kind = -1
+			x.missed = true
+		case !known:
+			kind = 0
 		}
 	} else {
+		is := 0
 		switch {
 		case e.Recurrent:
-			which, side = &x.recurrent, recurrent
+			is = 2
 		case e.Window > 0:
-			which, side = &x.window, window
+			is = 1
 		}
-		if side != 0 && e.Tier != prefix.Device {
+		if is > 0 && e.Tier != prefix.Device {
 			return x.none()
 		}
-		known := e.Group == x.full || e.Group == x.window || e.Group == x.recurrent
-		if *which < 0 && !known {
-			if *which = e.Group; side == window {
-				x.tokens = e.Window
+		if !known {
+			kind, x.kinds[e.Group] = is, is
+			if x.first[is] < 0 {
+				x.first[is] = e.Group
 			}
 		}
-		if *which != e.Group {
+		if kind != is {
+			return x.none()
+		}
+		if is == 1 {
+			x.uneven = x.uneven || x.tokens != 0 && x.tokens != e.Window
+			x.tokens = max(x.tokens, e.Window)
+		}
+		if x.first[kind] != e.Group {
 			return x.none()
 		}
 	}
-	switch {
-	case side != 0 && (x.store || e.Tier != prefix.Device && !e.AnyTier):
-		return x.none()
-	case side != 0:
-		return side, Applied
-	case x.store:
-		if tier &^= 1; tier == 0 {
+	bits := tier
+	if kind != 0 {
+		bits = 0
+	}
+	if e.AnyTier || e.Tier == prefix.Device {
+		bits |= [...]uint8{0, window, recurrent, tier | window | recurrent}[(kind+4)%4]
+	}
+	if kind < 0 {
+		bits |= tier
+	}
+	if x.store {
+		if bits &= 14; bits == 0 {
 			return 0, Malformed
 		}
 	}
-	return tier, Applied
+	if bits == 0 {
+		return x.none()
+	}
+	return bits, Applied
 }
 
 func (x *modelHolder) none() (uint8, Result) {
@@ -252,7 +273,7 @@ func (m *model) stored(x *modelHolder, e *prefix.Event) (out Outcome) {
 	name, parent := root(e.LoRA, e.Salt), ""
 	if e.HasParent {
 		c := x.cur[e.Parent]
-		if (c == nil || c.bits&1 == 0) && e.Tier == prefix.Device && x.window < 0 && x.recurrent < 0 {
+		if (c == nil || c.bits&1 == 0) && e.Tier == prefix.Device && x.first[1] < 0 && x.first[2] < 0 {
 			if proven := m.prove(x, e.Parent, &out); proven != nil {
 				c = proven
 			} else if c != nil {
@@ -424,7 +445,7 @@ func (m *model) depth(h Holder, x *modelHolder, q *prefix.Query) (d prefix.Depth
 
 // seen is the state that counts: who may have stored what could not be followed is not exact.
 func (x *modelHolder) seen() State {
-	if x.state == Exact && x.missed {
+	if sides := x.first[1] >= 0 || x.first[2] >= 0; x.state == Exact && (x.missed || x.uneven || sides && x.first[0] < 0) {
 		return Partial
 	}
 	return x.state
@@ -434,10 +455,10 @@ func (x *modelHolder) visible() bool { return x.state == Exact || x.state == Par
 
 // usable tells whether the side groups hold what they need for a prefix that ends here.
 func (x *modelHolder) usable(bits []uint8, blockSize int) bool {
-	if x.recurrent >= 0 && bits[len(bits)-1]&recurrent == 0 {
+	if x.first[2] >= 0 && bits[len(bits)-1]&recurrent == 0 {
 		return false
 	}
-	if x.window >= 0 {
+	if x.first[1] >= 0 {
 		for i := range bits {
 			if (len(bits)-i-1)*blockSize < x.tokens-1 && bits[i]&window == 0 {
 				return false

@@ -33,7 +33,7 @@ func TestGroupsOfOtherSizes(t *testing.T) {
 		"states first":                   {[]*prefix.Event{state(64, 128), full(16, 128)}, 16, "1 blind"},
 		"states first, in smaller ones":  {[]*prefix.Event{state(8, 128), full(16, 128)}, 16, "1 blind"},
 		"states first, of the same size": {[]*prefix.Event{state(16, 128), full(16, 128)}, 16, "1/0:128"},
-		"states alone":                   {[]*prefix.Event{state(64, 128)}, 64, ""},
+		"states alone":                   {[]*prefix.Event{state(64, 128)}, 64, "1 blind"},
 		"a partial block later":          {[]*prefix.Event{full(16, 64), partial(4, 68)}, 16, "1/0:64"},
 		"a partial block first":          {[]*prefix.Event{partial(4, 4), full(16, 64), partial(8, 72)}, 16, "1/0:64"},
 		"a partial block before states":  {[]*prefix.Event{partial(4, 4), state(16, 64), full(16, 64), state(16, 64)}, 16, "1/0:64, 1 blind"},

@@ -20,8 +20,8 @@
 //	          though its last token has another successor than the one asked for
 //	medium    GPU, nil; CPU, CPU_PINNED; DISK, STORAGE; EXTERNAL, REMOTE; without regard to case. A medium that nobody knows
 //	          drops what is stored on it, and makes a removal one from everywhere. locality REMOTE makes all but GPU external.
-//	kind      full_attention, mla_attention, sink_full_attention, nil: full; sliding_window*: with its window; the others are
-//	          [prefix.Event.Recurrent], since nothing can be said of a prefix by them
+//	kind      full_attention, mla_attention, sink_full_attention, nil: full; sliding_window*: with its window; mamba is
+//	          [prefix.Event.Recurrent]; the others, and a sliding window without its width, have [prefix.Boundless]
 //	extra key a LoRA name, an image's [identifier, offset], a salt, a digest, an entry a block: what is no LoRA and no salt
 //	          becomes [prefix.Event.Extras]. The salt is the last string of a chain's first block. A name may also be tagged,
 //	          ["lora", name], ["cache_salt", salt].

@@ -115,6 +115,8 @@ func (f *fields) attention() (window int, recurrent bool) {
 		if f.window > 0 {
 			return int(min(f.window, MaxTokens)), false
 		}
+	case "mamba":
+		return 0, true
 	}
-	return 0, true
+	return prefix.Boundless, false
 }
