@@ -47,7 +47,8 @@ const (
 	// OtherGroup is an event of a KV cache group that the index leaves out, or of one whose blocks are of another size than the full-attention
 	// group's; see the package's design note.
 	OtherGroup
-	// Full is a store for which the index has no room left ([Config.MaxBlocks]). An exact holder is partial from then on.
+	// Full is a store for which the index has no room left ([Config.MaxBlocks]). An exact holder is partial from then on, whatever it is marked,
+	// until its claims begin anew.
 	Full
 	// Exceeded is the event by which a holder claimed more than it may: it is cut off from now on.
 	Exceeded

@@ -21,7 +21,7 @@ func (ix *Index) Apply(h Holder, e *prefix.Event) (out Outcome) {
 	case prefix.Removed:
 		ix.removed(x, e, &out)
 	case prefix.Cleared:
-		if out.Blocks = x.cur.blocks; out.Blocks > 0 || x.old != nil || x.groups.missed {
+		if out.Blocks = x.cur.blocks; out.Blocks > 0 || x.old != nil || x.short || x.groups.missed {
 			ix.clear(x)
 			x.groups.missed = false // of nothing there is nothing that we missed
 			ix.publish()
@@ -285,8 +285,8 @@ func (ix *Index) makeRoom(x *holder, hash prefix.Hash, id, set uint32, out *Outc
 		x.state, out.Result = CutOff, Exceeded
 		ix.publish()
 	case ix.sets.crowded(set) || id == 0 && ix.blocks.full():
-		if out.Result = Full; x.state == Exact {
-			x.state = Partial
+		if out.Result = Full; !x.short {
+			x.short = true
 			ix.publish()
 		}
 	}

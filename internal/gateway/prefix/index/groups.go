@@ -143,7 +143,7 @@ func (g *groups) unsure() bool {
 
 // believed is the holder's state as readers see it.
 func (x *holder) believed() State {
-	if x.state == Exact && x.groups.unsure() {
+	if x.state == Exact && (x.short || x.groups.unsure()) {
 		return Partial
 	}
 	return x.state

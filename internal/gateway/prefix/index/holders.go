@@ -14,8 +14,9 @@ type holder struct {
 	engine uint32
 	rank   int32
 	state  State
-	limit  int // 0: the index's
-	expect int // blocks that it will have
+	short  bool // since its claims began the index had no room for some
+	limit  int  // 0: the index's
+	expect int  // blocks that it will have
 
 	cur *tenure
 	old *tenure // what Doubt remembers, or nil
@@ -216,7 +217,7 @@ func (ix *Index) Settle(h Holder) {
 func (ix *Index) clear(x *holder) {
 	ix.end(x.cur)
 	ix.end(x.old)
-	x.cur, x.old = ix.begin(), nil
+	x.cur, x.old, x.short = ix.begin(), nil, false
 }
 
 func (ix *Index) begin() *tenure {

@@ -21,6 +21,8 @@ type truth struct {
 	ix     *Index
 	h      Holder
 	names  int // for how many blocks with the same tokens it has hashes of their own
+	room   int // of the index, in blocks
+	state  State
 	blocks []*trueBlock
 	lost   bool // something was, since the index was told last
 	log    []string
@@ -39,13 +41,21 @@ const trueDepth = 5
 
 func newTruth(t *testing.T, r *rand.Rand, names int) *truth {
 	x := &truth{Rand: r, t: t, names: names}
-	x.ix = New(Config{Model: "m", BlockSize: 1})
+	if r.IntN(3) == 0 {
+		x.room = 4 + r.IntN(20)
+	}
+	x.ix = New(Config{Model: "m", BlockSize: 1, MaxBlocks: x.room})
 	x.h = x.ix.Open(0, 0)
-	x.ix.Mark(x.h, Exact)
+	x.mark(Exact)
 	return x
 }
 
 func (x *truth) logf(format string, args ...any) { x.log = append(x.log, fmt.Sprintf(format, args...)) }
+
+func (x *truth) mark(s State) {
+	x.state = s
+	x.ix.Mark(x.h, s)
+}
 
 // has picks a block for which the condition holds, or nil.
 func (x *truth) has(good func(*trueBlock) bool) *trueBlock {
@@ -87,16 +97,16 @@ func (x *truth) tell(e *prefix.Event) {
 	if x.lost {
 		x.logf("doubt")
 		x.ix.Doubt(x.h)
-		x.ix.Mark(x.h, Partial)
+		x.mark(Partial)
 		x.lost = false
 	}
 	out := x.ix.Apply(x.h, e)
 	x.logf("%+v: %+v", *e, out)
 	switch {
 	case e.Kind == prefix.Cleared:
-		x.ix.Mark(x.h, Exact)
-	case out.Result != Applied:
-		x.ix.Mark(x.h, Partial) // as whoever reads the events does: the engine has what was not taken
+		x.mark(Exact)
+	case out.Result != Applied && out.Result != Full:
+		x.mark(Partial) // as whoever reads the events does: the engine has what was not taken
 	}
 }
 
@@ -140,7 +150,7 @@ func (x *truth) stoodOn(b *trueBlock) bool {
 
 // administer does what happens seldom.
 func (x *truth) administer() {
-	switch x.IntN(6) {
+	switch x.IntN(7) {
 	case 0, 1:
 		x.logf("settle")
 		x.ix.Settle(x.h)
@@ -151,8 +161,12 @@ func (x *truth) administer() {
 		x.logf("restart")
 		x.empty()
 		x.ix.Withdraw(x.h)
-		x.ix.Mark(x.h, Exact)
+		x.mark(Exact)
 		x.lost = false
+	case 4: // the connection broke, and is there again
+		x.logf("break")
+		x.ix.Mark(x.h, Hidden)
+		x.ix.Mark(x.h, x.state)
 	default:
 		x.move()
 	}
@@ -168,7 +182,7 @@ func (x *truth) empty() {
 func (x *truth) move() {
 	x.logf("copy")
 	state := x.ix.About(x.h).State
-	to := New(Config{Model: "m", BlockSize: 1})
+	to := New(Config{Model: "m", BlockSize: 1, MaxBlocks: x.room})
 	h := to.Open(0, 0)
 	to.SetGroups(h, x.ix.Groups(x.h))
 	var at Cursor
@@ -176,8 +190,8 @@ func (x *truth) move() {
 	for !at.Done {
 		to.Paste(h, claims[:x.ix.Copy(x.h, &at, claims[:])])
 	}
-	to.Mark(h, state)
 	x.ix, x.h = to, h
+	x.mark(state)
 }
 
 // holds tells whether a block with this path is on a tier or on a faster one.
@@ -212,7 +226,7 @@ func (x *truth) check() {
 // TestTruth: whatever is lost, an engine is credited with nothing that it does not have, also where it has several hashes for the same tokens.
 func TestTruth(t *testing.T) {
 	r := script.Rand(t)
-	for i := range 10 * histories {
+	for i := range 5 * histories {
 		x := newTruth(t, rand.New(rand.NewPCG(r.Uint64(), 3)), 1+i%3)
 		for range 200 {
 			x.step()
