@@ -21,7 +21,8 @@ type applying struct {
 	events  int    // that the decoder's event is: it may be several removals
 	half    bool   // it is told in part
 	told    int    // so many of its hashes
-	orphans uint64 // counted before it
+	refused bool   // the index has not taken all that it says is stored
+	holes   uint64 // stores that the decoder could not read, as of the event before
 }
 
 // paused tells whether the feed has to go on with what it began before anything else happens to it.
@@ -74,7 +75,7 @@ func (f *feed) do(now time.Time, a *stream.Action) {
 	case stream.Withdraw:
 		f.claims.Withdraw()
 		f.cutOff, f.settleAt = time.Time{}, time.Time{}
-		f.adopted, f.withdrawn, f.through = false, true, 0
+		f.adopted, f.withdrawn = false, true
 	case stream.Ask:
 		f.replays.ask(a.Ask, a.From)
 	case stream.Hangup:
@@ -106,9 +107,8 @@ const costlyBlocks = 32
 func (f *feed) apply(now time.Time, b *stream.Batch, left *int) bool {
 	at := &f.at
 	if at.dec == nil {
-		f.splicing = b.Seq < f.through
 		at.dec, at.claimed = f.applier.decoder(), true
-		at.before = at.dec.Bad
+		at.before, at.holes = at.dec.Bad, at.dec.Holes
 		if at.dec.Begin(b.Payload) != nil {
 			f.counts.BadBatches++
 			at.outcome = f.lost(now)
@@ -136,9 +136,14 @@ func (f *feed) next(now time.Time, left *int) (end bool) {
 		f.event(&d.Event, left)
 		return false
 	}
-	switch d.Next() {
+	step := d.Next()
+	if d.Holes != at.holes {
+		at.holes = d.Holes
+		at.hole()
+	}
+	switch step {
 	case wire.Event:
-		at.half, at.told, at.orphans, at.events = true, 0, f.counts.Orphans, 1+d.Join(joinMost)
+		at.half, at.told, at.refused, at.events = true, 0, false, 1+d.Join(joinMost)
 		f.event(&d.Event, left)
 	case wire.Lost:
 		if *left--; !at.claimed {
@@ -214,6 +219,7 @@ func (f *feed) event(e *prefix.Event, left *int) {
 		*left -= len(p.Hashes)
 	}
 	f.count(&o)
+	at.refused = at.refused || e.Kind == prefix.Stored && leavesOut(&o)
 	if o.Result == index.Applied && at.told < n {
 		return
 	}
@@ -221,9 +227,26 @@ func (f *feed) event(e *prefix.Event, left *int) {
 	switch {
 	case e.Kind == prefix.Cleared:
 		at.outcome = stream.Emptied
-	case f.splicing && f.counts.Orphans > at.orphans && at.outcome != stream.Lossy:
+	case at.refused:
+		at.hole()
+	}
+}
+
+// hole takes down that the engine has stored what we do not have.
+func (at *applying) hole() {
+	if at.outcome != stream.Lossy { // then it is no news
 		at.outcome = stream.Holed
 	}
+}
+
+// leavesOut tells whether the index did not take all that a store says. What KV cache groups store that it leaves out is its own affair, and so is
+// a block that is not full.
+func leavesOut(o *index.Outcome) bool {
+	switch o.Result {
+	case index.Orphan, index.Malformed, index.OtherSize, index.Full:
+		return true
+	}
+	return o.Unknown > 0
 }
 
 // divisible tells whether an event's parts are events, which together say the same.

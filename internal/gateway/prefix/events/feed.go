@@ -50,11 +50,9 @@ type feed struct {
 	cutOff    time.Time // since when the index takes nothing of it; zero: it does
 	settleAt  time.Time // when the index may forget what was doubted
 	told      standing  // as Hooks.Changed was told
-	// Of what was adopted from somebody else: that there is something; that a withdrawal came in between; that the engine's blocks are of
-	// another size; and that the batch at hand is before through, so that it was published while the claims were copied: a block may have been
-	// stored then on one that was removed before it was copied.
-	adopted, withdrawn, mistaken, splicing bool
-	through                                int64
+	// Of what was adopted from somebody else: that there is something; that a withdrawal came in between; and that the engine's blocks are of
+	// another size.
+	adopted, withdrawn, mistaken bool
 
 	loggedFrom time.Time // lines of the log are counted from then on
 	logged     int

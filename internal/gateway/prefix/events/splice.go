@@ -12,7 +12,8 @@ import (
 // Past is how far somebody else has followed a rank, where its claims were copied from.
 type Past struct {
 	// Next is the number of the first batch whose events may be missing in the claims; Print is XXH3 of the payload of the one before, if
-	// Printed. Whole says that the claims are all that the engine holds, once the batches before Through are applied.
+	// Printed. Whole says that the claims are all that the engine holds, once the batches before Through are applied, which were published while
+	// they were copied. A block may have been stored in these on one that was removed before it was copied: then they are not.
 	Next    int64
 	Print   uint64
 	Printed bool
@@ -98,7 +99,7 @@ func (t *taking) end(now time.Time, p Past, ok bool) {
 	switch {
 	case ok && t.begun && !f.withdrawn:
 		f.m.Adopt(now, p.Next, p.Print, p.Printed, p.Whole)
-		f.adopted, f.through = true, p.Through
+		f.adopted = true
 		f.applier.due(f)
 	case t.begun:
 		f.claims.Withdraw()

@@ -26,11 +26,11 @@ type Rank struct {
 	adopted bool // somebody else said what the block size is, and maybe claims; the rank's goroutine's
 }
 
-// Apply tells the index what the rank published. Before the first store there is nothing to remove.
+// Apply tells the index what the rank published. Before the first store that has a block size there is nothing to remove, and no block has a name.
 func (r *Rank) Apply(e *prefix.Event) index.Outcome {
 	if r.in == nil {
 		if r.closed || e.Kind != prefix.Stored || e.BlockSize <= 0 {
-			return index.Outcome{Unknown: len(e.Hashes) * boolInt(e.Kind == prefix.Removed)}
+			return index.Outcome{Unknown: len(e.Hashes)}
 		}
 		r.join(e.BlockSize)
 	} else if e.Kind == prefix.Stored && e.BlockSize != r.in.domain.blockSize {
@@ -59,13 +59,6 @@ func (r *Rank) resize(e *prefix.Event) {
 	r.leave()
 	r.join(e.BlockSize)
 	r.in.SetGroups(r.holder, g)
-}
-
-func boolInt(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 func (r *Rank) join(blockSize int) {

@@ -54,7 +54,7 @@ const (
 	TooLate             // the replay no longer has what is missing
 	ReplayFailed        // the replay did not come
 	Unreadable          // a batch, or a removal in one, could not be read
-	Unplaced            // a block was stored while the claims were copied, on one that was gone by then
+	Unplaced            // a store could not be followed: nobody knows on what it stands, or what it says
 	Unanswered          // nobody answers whether the last batches came: the replay socket is there, and silent
 )
 
@@ -190,7 +190,7 @@ const (
 	Plain   Outcome = iota
 	Emptied         // the engine said that it holds nothing any more
 	Lossy           // something may have been taken away that could not be read; whoever applied it has doubted the claims at that place
-	Holed           // the claims are good, and no longer all there is: a block could not be placed
+	Holed           // the claims are good, and no longer all there is: a store could not be followed
 )
 
 // Counts is what became of batches and replays, since the machine was made.

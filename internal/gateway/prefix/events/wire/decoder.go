@@ -65,6 +65,8 @@ type Decoder struct {
 	Event prefix.Event
 	// Bad counts the events that were of no use, by class, since the decoder was made.
 	Bad [Classes]uint64
+	// Holes counts those of them that were stores: the engine holds what nobody could read.
+	Holes uint64
 
 	r       reader
 	todo    int     // events to come
@@ -219,7 +221,7 @@ func (d *Decoder) Next() Step {
 			}
 			continue
 		}
-		lost := d.harm(begin)
+		lost, hole := d.harm(begin)
 		d.r.i = begin
 		if !d.r.skip(1) {
 			d.todo = 0
@@ -228,6 +230,9 @@ func (d *Decoder) Next() Step {
 		d.Bad[class]++
 		if lost {
 			return Lost
+		}
+		if hole {
+			d.Holes++
 		}
 	}
 	if d.isArray && d.tail > 0 {

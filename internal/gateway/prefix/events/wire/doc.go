@@ -31,7 +31,7 @@
 // # Faults
 //
 // An event that is of no use costs itself alone: it is counted by [Class], and the next is read. What it means depends on what it
-// was. A store that is lost makes us claim too little, which is safe. A removal that is lost makes us claim what is gone: then, and
+// was. A store that is lost makes us claim too little, which is safe, and is counted ([Decoder.Holes]), so that nobody takes that for all there is. A removal that is lost makes us claim what is gone: then, and
 // where it cannot be told what the event was, [Decoder.Next] returns [Lost], and who claims something of this stream must drop it.
 // An event of a type that nobody knows is passed over and claims nothing. A batch that is no batch, or that ends in the midst of
 // an event, is an error: the rest of it is lost.

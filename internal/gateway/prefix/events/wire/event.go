@@ -270,15 +270,15 @@ func (d *Decoder) readTokens() (Class, bool) {
 	return BadField, ok
 }
 
-// harm tells whether the event that begins at a place and is of no use may have taken something away.
-func (d *Decoder) harm(begin int) bool {
+// harm tells whether the event that begins at a place and is of no use may have taken something away, and whether it is a store.
+func (d *Decoder) harm(begin int) (lost, hole bool) {
 	r := reader{b: d.r.b, i: begin}
 	tag, ok := r.tag()
 	if !ok {
-		return true
+		return true, false
 	}
 	kind, known := kindOf(tag)
-	return known && kind != prefix.Stored
+	return known && kind != prefix.Stored, known && kind == prefix.Stored
 }
 
 // tag finds an event's type.
