@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -148,7 +149,9 @@ func soak(t *testing.T) {
 	again(20, func(r *rand.Rand) { bare.counts.one(t, plain, bare.Gateway, r) })
 	again(4, func(r *rand.Rand) { secure.counts.one(t, one, secure.Gateway, r) })
 	again(8, func(r *rand.Rand) { secure.counts.one(t, two, secure.Gateway, r) })
-	again(3, func(r *rand.Rand) { bare.counts.awkward(bare.Gateway, r) })
+	again(3, func(r *rand.Rand) { bare.counts.awkward(bare.Gateway, nil, r) })
+	over := &tls.Config{RootCAs: authority.pool, ServerName: "127.0.0.1"}
+	again(3, func(r *rand.Rand) { secure.counts.awkward(secure.Gateway, over, r) })
 	watchSoak(t, bare.Gateway, soakTime(t))
 	close(stop)
 	faults.Wait()
@@ -244,13 +247,29 @@ func reloadOften(t *testing.T, stop <-chan struct{}, gateways ...*soakedGateway)
 }
 
 // awkward is one client that sends or reads as nobody should: it stops within its head or its body, or reads a byte now and then.
-func (s *soakCounts) awkward(g *gateway.Gateway, r *rand.Rand) {
-	c, err := net.Dial("tcp", strings.TrimPrefix(g.URL(), "http://"))
+func (s *soakCounts) awkward(g *gateway.Gateway, over *tls.Config, r *rand.Rand) {
+	_, host, _ := strings.Cut(g.URL(), "://")
+	raw, err := net.Dial("tcp", host)
 	if err != nil {
 		return // it may have as many connections as it may
 	}
-	defer func() { _ = c.Close() }()
-	_ = c.SetDeadline(time.Now().Add(time.Second))
+	defer func() { _ = raw.Close() }()
+	_ = raw.SetDeadline(time.Now().Add(time.Second))
+	c := raw
+	if over != nil {
+		if r.IntN(8) == 0 { // no handshake, or no whole one
+			_, _ = raw.Write([]byte("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")[:r.IntN(12)])
+			<-time.After(time.Duration(r.IntN(20)) * time.Millisecond)
+			return
+		}
+		c = tls.Client(raw, over)
+		defer func() { // some say goodbye, and some nothing of the socket's end
+			if r.IntN(2) == 0 {
+				_ = c.(*tls.Conn).CloseWrite()
+				<-time.After(time.Duration(r.IntN(20)) * time.Millisecond)
+			}
+		}()
+	}
 	body := fmt.Sprintf(`{"model":"%s","prompt":%s,"max_tokens":200,"stream":%v}`, soakedModel(r), ids(1+r.IntN(200)), r.IntN(2) == 0)
 	head := fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", len(body))
 	text := head + body
