@@ -143,6 +143,23 @@ class Scheduling(unittest.TestCase):
         self.s.ended(r)
         self.assertEqual(len(self.b.lent), 1, "the workers' lease is not the scheduler's to give up")
 
+    def test_a_lease_that_a_rank_could_not_begin_with_is_given_up(self):
+        """A rank's blocks may be reported before all ranks have ended. A load that went well is the Manager's to end."""
+        first, second = Request("first", range(20)), Request("second", range(20))
+        for r, where in ((first, [1, 2, 3, 4, 5]), (second, [6, 7, 8, 9, 10])):
+            self.s.matched(r, 0)
+            self.b.answer(self.b.asked[-1], 3)
+            self.s.matched(r, 0)
+            self.s.allocated(r, where, 3 * B)
+        self.s.step({}, None)
+        self.s.restored([], {7, 8})
+        self.assertEqual(len(self.b.lent), 2)
+        self.s.ended(second)  # its client has left meanwhile
+        self.s.restored(["first"], set())
+        self.s.restored(["second"], set())
+        self.assertEqual((self.b.lent, self.s.loading), ({1}, {}))
+        self.assertEqual([q.dropped for q in self.b.asked], [False, True])
+
     def test_what_the_engine_had_is_gone(self):
         r = Request("r", range(20))
         self.s.matched(r, 8)
@@ -202,12 +219,15 @@ class Scheduling(unittest.TestCase):
                 for x in self.s.step({}, None).loads:
                     loads += 1
                     self.assertIn(x.lease.index, self.b.lent)
-                    self.b.lent.discard(x.lease.index)
                     self.assertEqual(len(x.blocks), x.lease.hits[0])
+                    bad = r.random() < 0.3
+                    if not bad:
+                        self.b.lent.discard(x.lease.index)
+                    self.s.restored([x.request], {b for b in x.blocks if b >= 0} if bad else set())
             for q in live.values():
                 self.s.ended(q)
             self.s.step({}, None)
-            self.assertEqual((self.b.lent, self.s.tracked), (set(), {}))
+            self.assertEqual((self.b.lent, self.s.tracked, self.s.loading), (set(), {}, {}))
             self.assertGreater(loads, 20)
 
 

@@ -111,6 +111,9 @@ class PerigeeConnector(KVConnectorBase_V1):
         step = self._scheduling.step(scheduler_output.num_scheduled_tokens, lambda ident: blocks.get_block_ids(ident)[0])
         return Metadata(step.session, step.loads, step.saves, step.finished)
 
+    def update_connector_output(self, connector_output):
+        self._scheduling.restored(connector_output.finished_recving or (), connector_output.invalid_block_ids)
+
     def request_finished(self, request, block_ids):
         self._scheduling.ended(request)
         return False, None

@@ -42,6 +42,7 @@ class Scheduling:
         self.loads, self.saves, self.budget_s, self.least, self.clock = loads, saves, budget_s, least_blocks, clock
         self.tracked, self._trace = {}, trace
         self.pending, self.finished = [], []
+        self.loading = {}  # by request: [its query, its blocks, whether a rank has failed]; until all ranks have ended it
 
     @staticmethod
     def eligible(request):
@@ -139,8 +140,20 @@ class Scheduling:
         where = [-1] * skip + list(blocks[t.local:t.local + n])
         where += [-1] * (q.hits - len(where))
         self.pending.append(Load(request.request_id, q.session, q.lease, where))
+        self.loading[request.request_id] = [q, {b for b in where if b >= 0}, False]
         self._trace("restore_submit", request.request_id, n)
         t.query, t.settled = None, True  # the lease is the workers' now
+
+    def restored(self, ended, bad):
+        """update_connector_output: requests whose loads all ranks have ended, and blocks that are not what they should be. A rank that could not even begin has not said so to
+        the Manager, which would keep the pages for it: the lease is given up."""
+        if bad:
+            for entry in self.loading.values():
+                entry[2] = entry[2] or not bad.isdisjoint(entry[1])
+        for ident in ended:
+            q, _, failed = self.loading.pop(ident, (None, None, False))
+            if failed:
+                self.broker.drop(q)
 
     # Saving.
 

@@ -106,7 +106,7 @@ class Loader:
                 self._open[id(load)] = load
             else:
                 self._over(load, False)
-        self._queue.put(load)  # also if it was given up: its lease is to be given back
+        self._queue.put(load)  # also if it was given up: what comes of it says whether the Manager answers again
 
     def take(self):
         """(requests that have ended, blocks that are not what they should be), each once. It is called all the time, and sees what takes too long."""
@@ -147,6 +147,8 @@ class Loader:
                     self._silence.ended(self._clock())
                 else:
                     self._silence.moved(self._clock())
+                    if isinstance(fault, client.Refused):
+                        fault = None  # its lease was given up with it, by the scheduler's half
             if fault is not None and not isinstance(fault, _Dropped):
                 known = isinstance(fault, (client.PerigeeError, OSError))
                 self._log.warning("Perigee: %s computes what was not restored: %s", load.request, fault, exc_info=None if known else fault)
