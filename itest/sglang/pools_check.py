@@ -40,6 +40,7 @@ from sglang.srt.mem_cache.utils import get_storage_hash_str  # noqa: E402
 from sglang.srt.mem_cache.radix_cache import RadixKey  # noqa: E402
 from sglang.srt.server_args import prepare_server_args  # noqa: E402
 
+from perigee.client import fingerprint  # noqa: E402
 from perigee.sglang import admission, facts, linker, pools, staging  # noqa: E402
 from perigee.sglang.lore import Space  # noqa: E402
 from perigee.sglang.storage import PerigeeStorage  # noqa: E402
@@ -402,6 +403,10 @@ class Identity(unittest.TestCase):
         lora = ("--enable-lora", "--lora-backend", "torch_native", "--max-lora-rank", "8", "--lora-target-modules", "q_proj")
         with tempfile.TemporaryDirectory() as folder:
             self.assertNotIn("adapters", self.options(*lora))
+            young = self.adapter(folder, "young", b"1")
+            with self.assertRaisesRegex(fingerprint.Changed, "younger", msg="the engine may have loaded what was there before"):
+                self.options(*lora, "--lora-paths", young)
+            self.enterContext(unittest.mock.patch.object(fingerprint, "began", lambda: time.time() + 60))  # an engine that is started later
             one, two = self.adapter(folder, "one", b"1"), self.adapter(folder, "two", b"2")
             seen = [self.options(*lora, "--lora-paths", *paths)["adapters"] for paths in ((one,), (two,), (one, two), (one, two.replace("two=", "other=")))]
             self.assertEqual(len(set(seen)), 4)

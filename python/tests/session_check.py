@@ -8,6 +8,7 @@ import pathlib
 import random
 import resource
 import select
+import shutil
 import socket
 import struct
 import sys
@@ -341,6 +342,86 @@ class Lying(unittest.TestCase):
             got = s.fetch(0, [bytes(32)], client.session.Pages([1], P("<IQI", 3, 0, 4096)))
             t.join()
             self.assertEqual((got, waits.is_set(), here.gettimeout()), (client.Fetched(1, 1, "done", "found"), True, 0.02))
+
+
+class Loaded(unittest.TestCase):
+    """Files that an engine has loaded: what was put in their place since is not taken for them."""
+
+    def setUp(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.model = self.folder / "models" / "one"
+        (self.model / "below").mkdir(parents=True)
+        for name in ("config.json", "model.safetensors", "below/more.safetensors"):
+            (self.model / name).write_bytes(name.encode())
+        self.link, self.links = self.folder / "current", self.folder / "latest"
+        self.link.symlink_to(self.model)
+        self.links.symlink_to(self.link)
+        self.want = fingerprint.of_path(self.model)
+
+    def began_now(self):
+        """A process that began after all that was written, by the clock of the file system: to wait for two seconds would be the same."""
+        probe = self.folder / ".probe"
+        probe.write_bytes(b"")
+        return probe.stat().st_ctime + 0.001 + fingerprint.YOUNG_NS / 1e9  # what is written within one tick has the same time, and a float rounds
+
+    def later(self, began):
+        """What is written from now on is later than that."""
+        self.enterContext(unittest.mock.patch.object(fingerprint, "YOUNG_NS", 0))
+        probe = self.folder / ".probe"
+        while probe.stat().st_ctime_ns <= began * 1e9:
+            probe.write_bytes(b"x")
+
+    def test_older_files(self):
+        began = self.began_now()
+        for path in (self.model, self.link, self.links):
+            self.assertEqual(fingerprint.of_loaded(path, began), self.want)
+        one = self.model / "model.safetensors"
+        self.assertEqual(fingerprint.of_loaded(one, began), fingerprint.of_path(one))
+
+    def test_younger_ones(self):
+        def put(name):
+            (self.model / name).write_bytes(b"new")
+
+        def replace():  # by a directory that is as old as the other
+            self.model.rename(self.folder / "models" / "gone")
+            (self.folder / "models" / "two").rename(self.model)
+
+        def turn(link, to):
+            link.unlink()
+            link.symlink_to(to)
+
+        for name, change, path in (
+            ("a file", lambda: put("model.safetensors"), "model"), ("one below", lambda: put("below/more.safetensors"), "model"), ("another one", lambda: put("other.safetensors"), "model"),
+            ("a directory", replace, "model"), ("a link", lambda: turn(self.link, self.folder / "models" / "two"), "link"), ("a link behind a link", lambda: turn(self.link, self.folder / "models" / "two"), "links"),
+            ("a single file", lambda: put("model.safetensors"), "single"),
+        ):
+            with self.subTest(name):
+                self.doCleanups()
+                self.setUp()
+                shutil.copytree(self.model, self.folder / "models" / "two")
+                began = self.began_now() - fingerprint.YOUNG_NS / 1e9
+                self.later(began)
+                of = self.model / "model.safetensors" if path == "single" else getattr(self, path)
+                fingerprint.of_loaded(of, began)
+                change()
+                with self.assertRaisesRegex(fingerprint.Changed, "younger"):
+                    fingerprint.of_loaded(of, began)
+
+    def test_what_changes_while_it_is_read(self):
+        began, original = self.began_now() + 60, fingerprint._read
+
+        def read(file, *more):
+            digest = original(file, *more)
+            (self.model / "model.safetensors").write_bytes(b"new")
+            return digest
+
+        with unittest.mock.patch.object(fingerprint, "_read", read), self.assertRaises(fingerprint.Changed):
+            fingerprint.of_loaded(self.model, began)
+
+    def test_when_this_process_began(self):
+        began = fingerprint.began()
+        self.assertTrue(time.time() - 3600 < began < time.time(), began)
+        self.assertLess(abs(fingerprint.began() - began), 0.1)
 
 
 class Fingerprints(unittest.TestCase):

@@ -16,7 +16,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from perigee import client  # noqa: E402
-from perigee.client import Credentials, Lease, wire  # noqa: E402
+from perigee.client import Credentials, Lease, fingerprint, wire  # noqa: E402
 from perigee.sglang import keeper as keeping  # noqa: E402
 from perigee.sglang import admission, lore, pools, restorable, staging, store  # noqa: E402
 
@@ -828,6 +828,24 @@ class Keeping(unittest.TestCase):
         self.refuse = 3
         k = self.keeper()
         self.assertIsNotNone(self.session(1, k))
+
+    def test_a_model_of_which_nobody_knows_what_it_is(self):
+        """Its files have changed since the engine loaded them: what is there now would be taken the next time."""
+        tried, before = [], keeping.FIRST_RETRY_S
+        keeping.FIRST_RETRY_S = 0
+        self.addCleanup(setattr, keeping, "FIRST_RETRY_S", before)
+
+        def register():
+            tried.append(1)
+            raise fingerprint.Changed("younger")
+
+        k = keeping.Keeper(register, Log())
+        k._thread.join(SOON_S)
+        self.assertEqual((k._thread.is_alive(), len(tried), k.up), (False, 1, False))
+        with self.assertRaises(client.Lost):
+            with k.use(keeping.QUERIES, 1):
+                pass
+        k.close()
 
     def test_closed_while_it_tries(self):
         self.refuse = 1 << 30

@@ -17,7 +17,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from perigee import client  # noqa: E402
-from perigee.client import Credentials, Lease  # noqa: E402
+from perigee.client import Credentials, Lease, fingerprint  # noqa: E402
 from perigee.vllm import broker as brokering  # noqa: E402
 from perigee.vllm import adapters, breaker, messages, scheduling, working  # noqa: E402
 from perigee.vllm import trace as tracing  # noqa: E402
@@ -716,6 +716,25 @@ class Brokering(unittest.TestCase):
                     b._thread.join(0.001)
                 self.assertEqual(b.open, 0)
                 self.assertEqual([q.state for q in asked], [brokering.READY] * 2 * (where == "answer") + [brokering.NOTHING] * (1 if where == "answer" else 3))
+
+    def test_a_model_of_which_nobody_knows_what_it_is(self):
+        """Its files have changed since the engine loaded them: what is there now would be taken the next time."""
+        tried, told = [], threading.Event()
+
+        def register():
+            tried.append(1)
+            raise fingerprint.Changed("younger")
+
+        log = Log()
+        log.warning = lambda *_, **__: told.set()
+        b = brokering.Broker(register, 1, log, 0.25)
+        self.addCleanup(b.close)
+        self.assertTrue(told.wait(60))
+        for _ in range(3):
+            q = b.ask(bytes(32), 3600)
+            b._command("look", None)
+        b.close()
+        self.assertEqual((q.state, q.why, len(tried), b.open, b._thread.is_alive()), (brokering.NOTHING, "no Manager", 1, 0, False))
 
     def test_descriptors_beyond_1024(self):
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

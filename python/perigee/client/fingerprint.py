@@ -14,7 +14,8 @@ _FILES, _DEPTH = 10_000, 8  # as the Manager's own bounds
 
 
 class Changed(Exception):
-    """A file changed while it was read: what was read may be a mixture of two models."""
+    """A file changed while it was read, so that what was read may be a mixture of two models; or it is younger than whoever has loaded it, and nobody knows what that was. Asking
+    again makes neither better: what is there now says nothing of what an engine has loaded."""
 
 
 # A file that was changed less than this before it was read may be changed again within one tick of its times (docs/cache-identity.md).
@@ -136,6 +137,46 @@ def of_path(path, known=None):
     if known is not None:
         known.save()
     return total.digest()
+
+
+def of_loaded(path, began, known=None):
+    """of_path, for files that a process has loaded which began then, in seconds of time.time(): if any of them is younger, or a link or a directory on the way to it,
+    they may be others than those that were loaded, and Changed is raised."""
+    _older(path, began)
+    digest = of_path(path, known)
+    _older(path, began)  # also what was put in the place of a directory meanwhile
+    return digest
+
+
+def began():
+    """When this process began, in seconds of time.time(). An engine's process loads its model later, and so do those that it starts."""
+    with open("/proc/self/stat") as f:
+        ticks = int(f.read().rpartition(")")[2].split()[19])
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _older(path, began):
+    for p, s in _ways(pathlib.Path(path)):
+        if s.st_ctime_ns > began * 1e9 - YOUNG_NS:
+            raise Changed(f"{p} is younger than this process, which may have loaded what was there before")
+
+
+def _ways(root):
+    """All that decides which files are found: each with what the file system says of it."""
+    way, seen = [root.absolute()], set()
+    while way:
+        p = way.pop()
+        for q in (p, *p.parents):
+            if q.is_symlink() and q not in seen:
+                seen.add(q)
+                yield q, q.lstat()
+                way.append(q.parent / os.readlink(q))
+    yield root, root.stat()
+    for rel, file, _ in _walk(root) if root.is_dir() else ():
+        for p in (file, *list(file.parents)[:rel.count(b"/")]):
+            yield p, p.stat()
+            if p.is_symlink():
+                yield p, p.lstat()
 
 
 def _read(file, ident, known):

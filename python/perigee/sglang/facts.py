@@ -137,7 +137,7 @@ def _overrides(text):
 
 
 def _scales(path):
-    return fingerprint.of_path(path).hex() if path else ""
+    return fingerprint.of_loaded(path, fingerprint.began()).hex() if path else ""
 
 
 def _options(config, args, pools):
@@ -158,7 +158,7 @@ def _options(config, args, pools):
     if adapters():
         h = hashlib.sha256()
         for name, path, ident in sorted((a.lora_name, a.lora_path, a.lora_id) for a in adapters()):
-            h.update(f"{len(name)} {name} {ident} ".encode() + fingerprint.of_path(path))
+            h.update(f"{len(name)} {name} {ident} ".encode() + fingerprint.of_loaded(path, fingerprint.began()))
         out["adapters"] = h.hexdigest()
     if str(leaves(runtime_context.get_model())["load_format"]).lower().endswith("dummy"):
         out["seed"] = str(getattr(args, "random_seed", ""))
@@ -177,13 +177,13 @@ def adapters():
 
 
 def content(extra):
-    """The model's fingerprint: what is declared, a hub's commit, or the files'. It reads them all in the last case."""
+    """The model's fingerprint: what is declared, a hub's commit, or the files'. It reads them all in the last case, and they must be older than this process, which has loaded them."""
     declared = extra.get("model_content")
     if declared:
         return bytes.fromhex(declared)
     path = runtime_context.get_server_args().model_path
     if os.path.exists(path):
-        return fingerprint.of_path(path)
+        return fingerprint.of_loaded(path, fingerprint.began())
     commit = getattr(model_config(runtime_context.get_server_args()).hf_config, "_commit_hash", None)
     if not commit:
         raise ValueError(f"{path} is neither a path nor of a known commit: declare model_content, 64 hexadecimal digits, in the extra config")

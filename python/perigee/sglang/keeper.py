@@ -16,6 +16,7 @@ import threading
 import time
 
 from .. import client
+from ..client import fingerprint
 
 QUERIES, RESTORES, PUBLISHES = LANES = "queries", "restores", "publishes"
 # A Manager that is not there is tried again after this long, doubled each time up to the second figure: a restart is seen within a moment, and a
@@ -122,6 +123,9 @@ class Keeper:
         while not self._ended.is_set():
             try:
                 session = self._register()
+            except fingerprint.Changed as e:
+                self._log.warning("Perigee: nothing is stored or restored until the engine is started again: %s (model_content would say what the model is)", e)
+                break
             except Exception as e:
                 if not told:
                     told = True

@@ -14,6 +14,7 @@ import threading
 import time
 
 from .. import client
+from ..client import fingerprint
 from . import trace as tracing
 from .breaker import Breaker
 
@@ -43,6 +44,7 @@ class Broker:
         self._register, self._consumers, self._log, self._trace, self._clock = register, consumers, log, trace, clock
         self._breaker = Breaker(budget_s)  # this thread's
         self._heard, self._probe = -1.0, None  # when the Manager last answered something; (ticket, when it was sent) of what is to end its silence
+        self._halted = False  # there is to be no session
         self.silent = False  # as the breaker is: the thread writes, the scheduler reads
         self._commands = collections.deque()  # of (what, query); bounded by MOST_OPEN asks and a drop for each
         self._open = []  # this thread's
@@ -93,6 +95,9 @@ class Broker:
     def _run(self):
         session, retry = None, FIRST_RETRY_S
         while not self._ended.is_set():
+            if self._halted:
+                self._rest()
+                continue
             try:
                 if session is None:
                     session = self._register()
@@ -102,6 +107,9 @@ class Broker:
                     retry, self.credentials = FIRST_RETRY_S, session.credentials
                     self._log.info("Perigee: registered with the Cache Manager, session %d of epoch %016x", session.credentials.session, session.credentials.epoch)
                 self._serve(session)
+            except fingerprint.Changed as e:
+                self._halted = True
+                self._log.warning("Perigee: nothing is stored or restored until the engine is started again: %s (model_content would say what the model is)", e)
             except Exception as e:
                 known = isinstance(e, (client.PerigeeError, OSError))
                 if session is not None or retry == FIRST_RETRY_S:
@@ -111,6 +119,12 @@ class Broker:
                 self._ended.wait(retry)
                 retry = min(2 * retry, LAST_RETRY_S)
         self._lost(session)
+
+    def _rest(self):
+        """Until there is a command, where there is to be no session."""
+        self._lost(None)
+        if self._wait(None, None):
+            os.read(self._wake_r, 4096)
 
     def _lost(self, session):
         self.credentials = None
@@ -159,7 +173,8 @@ class Broker:
     def _wait(self, session, seconds):
         """Until the Manager says something, or the time is up, or there are commands: then it is true."""
         p = select.poll()  # and not select, whose descriptors are below 1024
-        p.register(session.fileno(), select.POLLIN)
+        if session is not None:
+            p.register(session.fileno(), select.POLLIN)
         p.register(self._wake_r, select.POLLIN)
         return any(fd == self._wake_r for fd, _ in p.poll(None if seconds is None else math.ceil(1000 * seconds)))
 

@@ -174,13 +174,14 @@ def complete(namespace, config, content):
 
 
 def content(config, extra):
-    """The model's fingerprint: what is declared, a hub's commit, or the files'. It reads them all in the last case, but for those that it has read before."""
+    """The model's fingerprint: what is declared, a hub's commit, or the files'. It reads them all in the last case, but for those that it has read before;
+    and they must be older than this process, which begins before the ranks that load them."""
     declared = extra.get("model_content")
     if declared:
         return bytes.fromhex(declared)
     model = config.model_config
     if os.path.exists(model.model):
-        return fingerprint.of_path(model.model, fingerprint.known(extra))
+        return fingerprint.of_loaded(model.model, fingerprint.began(), fingerprint.known(extra))
     commit = getattr(model.hf_config, "_commit_hash", None)
     if not commit:
         raise ValueError(f"{model.model} is neither a path nor of a known commit: declare model_content, 64 hexadecimal digits, in kv_connector_extra_config")
