@@ -590,6 +590,62 @@ class Times(Case):
             print(line, flush=True)
 
 
+class Weights(Case):
+    """Weights that are changed in place, or may be: nothing of what was computed before is restored, and nothing is kept under its name. They are the same each time, so that the
+    answers are."""
+
+    def post(self, path, body=None):
+        status, text = fetch(engine.url + path, body or {})
+        self.assertEqual(status, 200, text)
+
+    def written(self):
+        return manager.number("published_blocks_total", 'disposition="write"')
+
+    def session(self):
+        return [s["session"] for s in ask(manager.url + "/status")["sessions"]]
+
+    def kept(self, p, want):
+        """Computed, saved and restored, all of it."""
+        before = self.written()
+        got = self.say(p)
+        self.assertEqual((got.cached, got.ids), (0, want), "other weights' pages")
+        self.saved()
+        self.assertEqual(self.written() - before, len(p) // BLOCK)
+        self.empty()
+        got = self.say(p)
+        self.assertEqual((got.cached, got.ids), (restorable(len(p)), want))
+        self.saved()
+        self.empty()
+
+    def renewed(self, act):
+        before = self.session()
+        act()
+        wait_until(lambda: len(s := self.session()) == 1 and s != before, "it has registered anew")
+
+    def test_weights(self):
+        p = tokens("weights", 1000)
+        want = self.computed(p)
+        self.kept(p, want)
+        with self.subTest("changed in place"):
+            self.post("/collective_rpc", {"method": "reload_weights"})
+            for _ in range(2):  # in the first a lease is given, and not used
+                before = self.written()
+                got = self.say(p)
+                self.assertEqual((got.cached, got.ids, self.written()), (0, want, before))
+                self.empty()
+                wait_until(lambda: self.session() == [], "the scheduler's half has heard of it")
+            self.assertEqual(manager.number("pinned_bytes"), 0)
+        for name, act in (("a reset of what is outside, too", lambda: self.post("/reset_prefix_cache?reset_external=true")), ("a pause", lambda: (self.post("/pause"), self.post("/resume"))),
+                          ("weights that are changed within a pause", lambda: (self.post("/pause"), self.post("/collective_rpc", {"method": "reload_weights"}), self.post("/resume")))):
+            with self.subTest(name):
+                self.renewed(act)
+                self.kept(p, want)
+        with self.subTest("a plain reset"):
+            self.kept(q := tokens("weights, last", 1000), self.computed(q))
+            engine.reset()
+            self.assertEqual(self.say(p).cached, restorable(1000), "of the last name")
+
+
 class Adapters(Case):
     """LoRA: the same name and path with other weights is another adapter, which vLLM's own hash does not see over a restart."""
 
@@ -686,7 +742,7 @@ def setUpModule():
     wait_until(manager.registered, "the engine has registered")
 
 
-ORDER = [Restored, Times, Preempted, Aborted, Flipped, Lost, Fresh, Defaults, Adapters]
+ORDER = [Restored, Times, Preempted, Aborted, Flipped, Lost, Fresh, Defaults, Weights, Adapters]
 
 
 def load_tests(loader, *_):

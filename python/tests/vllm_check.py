@@ -7,19 +7,21 @@ import pathlib
 import random
 import resource
 import select
+import socket
 import sys
 import tempfile
 import threading
 import time
 import types
 import unittest
+import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from perigee import client  # noqa: E402
 from perigee.client import Credentials, Lease, fingerprint  # noqa: E402
 from perigee.vllm import broker as brokering  # noqa: E402
-from perigee.vllm import adapters, breaker, messages, scheduling, working  # noqa: E402
+from perigee.vllm import adapters, breaker, messages, scheduling, weights, working  # noqa: E402
 from perigee.vllm import trace as tracing  # noqa: E402
 
 B = 4
@@ -189,6 +191,32 @@ class Scheduling(unittest.TestCase):
         self.s.ended(r)
         self.assertEqual(self.s.step({}, None).finished, ["r"])
 
+    def test_a_reset(self):
+        """All is asked for and saved anew; the steps say how often it was reset, and whether something was computed since."""
+        waiting, preempted = Request("waiting", range(20)), Request("preempted", range(20))
+        for r in (waiting, preempted):
+            self.s.arrived(r)
+        self.s.matched(waiting, 0)
+        self.b.answer(self.b.asked[0], 3)
+        first = self.s.step({"preempted": 20}, lambda _: range(5))
+        self.assertEqual((first.weights, first.fresh, len(first.saves)), (0, False, 1))
+        preempted.num_preemptions = 1
+        self.s.reset()
+        self.assertEqual(self.b.lent, set())
+        self.assertEqual(self.s.matched(waiting, 0), (None, False))
+        self.assertEqual(len(self.b.asked), 2, "asked again")
+        steps = [self.s.step(t, lambda _: range(5)) for t in ({}, {"preempted": 8}, {"preempted": 8}, {})]
+        self.assertEqual([(s.weights, s.fresh) for s in steps], [(1, True), (1, True), (1, False), (1, False)])
+        self.assertEqual(steps[1].saves[0].blocks, [0, 1])
+
+    def test_a_lease_of_another_session(self):
+        r = Request("r", range(20))
+        self.s.matched(r, 0)
+        self.b.answer(self.b.asked[0], 3)
+        self.b.credentials = Credentials(7, 2, bytes(16))
+        self.assertEqual(self.s.matched(r, 0), (None, False), "asked again, of the one that is there")
+        self.assertEqual((len(self.b.asked), self.b.lent), (2, set()))
+
     def test_random_lives(self):
         """Whatever happens to requests: every lease is the workers' exactly once, or given up."""
         seed = random.randrange(1 << 30)
@@ -236,6 +264,10 @@ class FakeSession:
         self.fault, self.closed, self.published = None, 0, []
         self.go, self.restoring = threading.Event(), threading.Event()
         self.go.set()
+        self.here, self.there = socket.socketpair()
+
+    def fileno(self):
+        return self.here.fileno()
 
     def restore(self, lease, consumer, take):
         self.restoring.set()
@@ -332,6 +364,30 @@ class Working(unittest.TestCase):
         self.assertEqual((outcomes, tried), (["Refused", "Lost", "OSError", "Lost", "joined", "joined"], [0.0, 1.0, 3.0]))
         j.retire(None)
 
+    def test_a_session_that_ends_is_let_go_of_without_a_step(self):
+        """At once if nobody uses it, and else by its last user; and once."""
+        closed = threading.Event()
+        for used in (False, True):
+            session = FakeSession()
+            closed.clear()
+            session.close = lambda: (setattr(session, "closed", session.closed + 1), closed.set())
+            j = joining(session)
+            with j.use(SESSION):
+                if used:
+                    session.there.close()
+                    while not j._joined[SESSION].dead:
+                        j._watcher.join(0.001)
+                    self.assertEqual(session.closed, 0)
+            session.there.close()
+            self.assertTrue(closed.wait(60))
+            with self.assertRaises(client.Lost):
+                with j.use(SESSION):
+                    pass
+            j.close()
+            j._retire()
+            self.assertEqual((session.closed, j._watcher.is_alive()), (1, False))
+            session.here.close()
+
     def test_a_lost_session_is_closed_once(self):
         self.session.fault = client.Lost("x")
         self.loads(*[messages.Load(f"r{i}", SESSION, Lease(3, 1, [3], [0]), [1, 2, 3]) for i in range(3)])
@@ -363,6 +419,20 @@ class Working(unittest.TestCase):
         again._queue.put(None)
         again._thread.join()
         self.assertFalse(again._silence.stuck)
+
+    def test_loads_of_other_weights(self):
+        """Those that are under way are given up, those that come are refused: blocks are reported, and no page is written any more."""
+        self.session.go.clear()
+        loader = working.Loader(self.joining, self.pages, 0, Log())
+        loader.submit(messages.Load("a", SESSION, Lease(3, 1, [2], [0]), [-1, 8]))
+        self.assertTrue(self.session.restoring.wait(60))
+        loader.give_up()
+        loader.refuse(messages.Load("b", SESSION, Lease(4, 1, [1], [0]), [9]))
+        self.assertEqual(loader.take(), ({"a", "b"}, {8, 9}))
+        self.session.go.set()
+        loader.submit(messages.Load("c", SESSION, Lease(5, 1, [1], [0]), [10]))
+        loader.close()
+        self.assertEqual((loader.take(), self.pages.written, loader._silence.open), (({"c"}, set()), {10: b"\5"}, 0))
 
     def test_pages_keep_a_load_going(self):
         clock, loader = Clock(), None
@@ -456,6 +526,44 @@ class Working(unittest.TestCase):
         s._queue.put(None)
         s._thread.join()
         self.assertEqual((self.pages.taken, s.dropped), ([], 4))
+
+
+class Weights(unittest.TestCase):
+    def test_what_a_rank_trusts(self):
+        step = lambda weights, fresh=False: messages.Step(weights=weights, fresh=fresh)
+        t = weights.Trust()
+        self.assertEqual((t.step(step(0)), t.spoiled), (True, None))
+        t.change()
+        self.assertEqual((t.step(step(0)), t.spoiled), (False, 0))
+        self.assertEqual((t.step(step(1, True)), t.spoiled), (True, None), "reset after the change")
+        t.change()
+        self.assertEqual((t.step(step(1, True)), t.spoiled), (True, None), "changed after the reset, before anything was computed")
+        t.change()
+        self.assertEqual((t.step(step(1)), t.spoiled), (False, 1), "in the midst")
+        self.assertTrue(weights.Trust().step(step(7)))
+
+    def test_hooks(self):
+        """As vLLM has it: a class and one that inherits; a subclass that has the method anew calls its base's."""
+        calls, modules = [], {}
+        for module, kind, name, needed in weights.HOOKS:
+            if needed:
+                m = modules.setdefault(module, types.ModuleType(module))
+                owner = m.__dict__.setdefault(kind, type(kind, (), {}))
+                setattr(owner, name, lambda self, *a, name=name, **k: calls.append((name, a)) or name)
+        self.enterContext(unittest.mock.patch.dict(sys.modules, modules))
+        hook = lambda: calls.append("changed")
+        for _ in range(2):  # two engines in one process, one after the other
+            self.assertEqual(weights.install(hook), [])
+            worker = type("CPUWorker", (modules["vllm.v1.worker.gpu_worker"].Worker,), {})()
+            self.assertEqual(worker.reload_weights("x"), "reload_weights")
+            self.assertEqual(calls, ["changed", ("reload_weights", ("x",))])
+            weights.remove(hook)
+            calls.clear()
+        worker.reload_weights()
+        self.assertEqual(calls, [("reload_weights", ())])
+        del modules["vllm.v1.worker.gpu_worker"].Worker.update_weights
+        self.assertEqual(weights.install(hook), ["vllm.v1.worker.gpu_worker.Worker.update_weights"])
+        weights.remove(hook)
 
 
 class Adapters(unittest.TestCase):
@@ -735,6 +843,52 @@ class Brokering(unittest.TestCase):
             b._command("look", None)
         b.close()
         self.assertEqual((q.state, q.why, len(tried), b.open, b._thread.is_alive()), (brokering.NOTHING, "no Manager", 1, 0, False))
+
+    def test_another_session_and_none(self):
+        sessions, begun, go = [], [], threading.Semaphore(0)
+
+        def register():
+            begun.append(1)
+            go.acquire()
+            sessions.append(Silent())
+            sessions[-1].credentials = Credentials(7, len(sessions), bytes(16))
+            return sessions[-1]
+
+        def until(condition):
+            while not condition():
+                b._thread.join(0.001)
+                self.assertTrue(b._thread.is_alive())
+
+        b = brokering.Broker(register, 1, Log(), 0.25, clock=Clock())
+        self.addCleanup(lambda: (go.release(9), b.close()))
+        go.release()
+        until(lambda: b.credentials)
+        q = b.ask(bytes(32), 3600)
+        sessions[0].until(lambda: sessions[0].asked)
+        b.renew()
+        self.assertIsNone(b.credentials, "at once")
+        self.assertEqual(b.ask(bytes(32), 3600).state, brokering.NOTHING)
+        until(lambda: q.state == brokering.NOTHING)
+        go.release()
+        until(lambda: b.credentials)
+        self.assertEqual((b.credentials.session, b.open), (2, 0))
+        # Wanted anew while it registers: that one counts for nothing.
+        b.renew()
+        until(lambda: len(begun) == 3)
+        b.renew()
+        go.release()
+        until(lambda: len(sessions) == 3)
+        self.assertIsNone(b.credentials)
+        go.release()
+        until(lambda: b.credentials)
+        self.assertEqual(b.credentials.session, 4)
+        b.halt()
+        self.assertIsNone(b.credentials)
+        go.release()
+        b._command("look", None)
+        b.renew()
+        until(lambda: b.credentials)
+        self.assertEqual((b.credentials.session, b.open), (5, 0))
 
     def test_descriptors_beyond_1024(self):
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

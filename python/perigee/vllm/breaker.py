@@ -99,6 +99,10 @@ class Silence:
         self.open -= 1
         self.moved(now)
 
+    def dropped(self):
+        """All that is open was given up, for another reason."""
+        self.open = 0
+
     def over(self, now):
         """True once: all that is open is to be given up."""
         if self.open == 0 or now - self._moved < self.limit_s:

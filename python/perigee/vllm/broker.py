@@ -44,7 +44,7 @@ class Broker:
         self._register, self._consumers, self._log, self._trace, self._clock = register, consumers, log, trace, clock
         self._breaker = Breaker(budget_s)  # this thread's
         self._heard, self._probe = -1.0, None  # when the Manager last answered something; (ticket, when it was sent) of what is to end its silence
-        self._halted = False  # there is to be no session
+        self._halted, self._renewals = False, 0  # there is to be no session; how often another one was wanted
         self.silent = False  # as the breaker is: the thread writes, the scheduler reads
         self._commands = collections.deque()  # of (what, query); bounded by MOST_OPEN asks and a drop for each
         self._open = []  # this thread's
@@ -78,6 +78,19 @@ class Broker:
             q.dropped = True
             self._command("drop", q)
 
+    def renew(self):
+        """Another session, since what register() makes is another one's now. There are no credentials until it is there."""
+        self._turn_over(False)
+
+    def halt(self):
+        """No session, until renew is called."""
+        self._turn_over(True)
+
+    def _turn_over(self, halted):
+        with self._count:
+            self._halted, self._renewals, self.credentials = halted, self._renewals + 1, None
+        self._command("look", None)
+
     def _command(self, what, q):
         self._commands.append((what, q))
         try:
@@ -93,20 +106,17 @@ class Broker:
     # The thread.
 
     def _run(self):
-        session, retry = None, FIRST_RETRY_S
+        retry = FIRST_RETRY_S
         while not self._ended.is_set():
             if self._halted:
                 self._rest()
                 continue
+            session, renewals = None, self._renewals  # before it registers: what changes meanwhile is seen
             try:
-                if session is None:
-                    session = self._register()
-                    self._breaker, self._probe, self._heard = Breaker(self._breaker.budget_s), None, -1.0
-                    self.silent = False
-                    self.sessions += 1
-                    retry, self.credentials = FIRST_RETRY_S, session.credentials
-                    self._log.info("Perigee: registered with the Cache Manager, session %d of epoch %016x", session.credentials.session, session.credentials.epoch)
-                self._serve(session)
+                session = self._register()
+                retry = FIRST_RETRY_S
+                self._begin(session, renewals)
+                self._serve(session, renewals)
             except fingerprint.Changed as e:
                 self._halted = True
                 self._log.warning("Perigee: nothing is stored or restored until the engine is started again: %s (model_content would say what the model is)", e)
@@ -115,10 +125,20 @@ class Broker:
                 if session is not None or retry == FIRST_RETRY_S:
                     self._log.warning("Perigee: no Cache Manager, so everything is computed: %s", e, exc_info=None if known else e)
                 self._lost(session)
-                session = None
                 self._ended.wait(retry)
                 retry = min(2 * retry, LAST_RETRY_S)
-        self._lost(session)
+            else:
+                self._lost(session)
+        self._lost(None)
+
+    def _begin(self, session, renewals):
+        self._breaker, self._probe, self._heard = Breaker(self._breaker.budget_s), None, -1.0
+        self.silent = False
+        self.sessions += 1
+        with self._count:
+            if renewals == self._renewals:
+                self.credentials = session.credentials
+        self._log.info("Perigee: registered with the Cache Manager, session %d of epoch %016x", session.credentials.session, session.credentials.epoch)
 
     def _rest(self):
         """Until there is a command, where there is to be no session."""
@@ -149,8 +169,8 @@ class Broker:
         else:
             self._trace("nothing", q.request, tracing.why(why))
 
-    def _serve(self, session):
-        while not self._ended.is_set():
+    def _serve(self, session, renewals):
+        while not self._ended.is_set() and renewals == self._renewals:
             now = self._clock()
             waits = [max(0.0, q.until - now) for q in self._open]
             if (probe := self._breaker.wait(now)) is not None:

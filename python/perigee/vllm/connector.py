@@ -1,14 +1,15 @@
 """vLLM's hooks. Each passes on to scheduling.py or working.py; what vLLM promises of each is in its base class."""
 
+import uuid
 from dataclasses import dataclass
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
-    KVConnectorBase_V1, KVConnectorHandshakeMetadata, KVConnectorMetadata, KVConnectorRole,
+    KVConnectorBase_V1, KVConnectorHandshakeMetadata, KVConnectorMetadata, KVConnectorRole, KVConnectorWorkerMetadata,
 )
 from vllm.logger import init_logger
 
 from .. import client
-from . import facts, working
+from . import facts, weights, working
 from . import trace as tracing
 from .adapters import Adapters
 from .broker import Broker
@@ -44,6 +45,16 @@ class Handshake(Facts, KVConnectorHandshakeMetadata):
     pass
 
 
+@dataclass
+class Spoiled(KVConnectorWorkerMetadata):
+    """A rank's weights were changed since that reset."""
+
+    number: int
+
+    def aggregate(self, other):
+        return self if self.number >= other.number else other
+
+
 class PerigeeConnector(KVConnectorBase_V1):
     """kv_connector_extra_config: socket, instance (a name, the engine's id by default), scope, weight_version, model_content, lookup_ms, save_ms, load_ms,
     trace (a folder for the files of trace.py; none), least_blocks (restoring fewer is not worth it; 1), model and url as the Manager's KV events are to say them, pool_bytes, allow_unqualified_version,
@@ -74,7 +85,7 @@ class PerigeeConnector(KVConnectorBase_V1):
 
     def _begin_scheduling(self):
         t = self._kv_transfer_config
-        self._ranks, self._content = None, None
+        self._ranks, self._content, self._version = None, None, ""
         budget, self._trace = self._extra.get("lookup_ms", LOOKUP_MS) / 1000, tracing.make(self._extra.get("trace"), "scheduler")
         self._broker = Broker(self._register, self._config.parallel_config.tensor_parallel_size, logger, budget, self._trace)
         self._scheduling = Scheduling(
@@ -90,7 +101,7 @@ class PerigeeConnector(KVConnectorBase_V1):
             raise OSError("the engine is still starting")
         if self._content is None:
             self._content = facts.content(self._config, self._extra)
-        ranks = [facts.complete(r, self._config, self._content) for r in self._ranks]
+        ranks = [facts.complete(r, self._config, self._content, self._version) for r in self._ranks]
         served = self._config.model_config.served_model_name
         return client.Session(
             self._socket, self._extra.get("instance", self._kv_transfer_config.engine_id), ranks, publishes=False, program="perigee-vllm",
@@ -109,18 +120,29 @@ class PerigeeConnector(KVConnectorBase_V1):
     def build_connector_meta(self, scheduler_output):
         blocks = scheduler_output.kv_connector_block_state
         step = self._scheduling.step(scheduler_output.num_scheduled_tokens, lambda ident: blocks.get_block_ids(ident)[0])
-        return Metadata(step.session, step.loads, step.saves, step.finished)
+        return Metadata(**vars(step))
 
     def update_connector_output(self, connector_output):
         self._scheduling.restored(connector_output.finished_recving or (), connector_output.invalid_block_ids)
+        spoiled = connector_output.kv_connector_worker_meta
+        if spoiled is not None and spoiled.number == self._scheduling.resets:
+            self._broker.halt()
 
     def request_finished(self, request, block_ids):
         self._scheduling.ended(request)
         return False, None
 
     def reset_cache(self):
-        logger.warning("Perigee: pages are shared with other engines, so a reset of this one leaves them: use the Manager's /flush")
-        return False
+        """vLLM has reset its own caches, as other weights want it. A plain /reset_prefix_cache does not come here."""
+        if self._kv_cache_manager is None or self._kv_cache_manager.usage > 0:
+            logger.warning("Perigee: requests have blocks, so the caches are not reset: they would be saved under another name than they were computed")
+            return False
+        self._version = uuid.uuid4().hex
+        self._scheduling.reset()
+        self._broker.renew()
+        logger.warning("Perigee: the caches were reset: from now on pages are kept for this engine alone, and under another name, since its weights may be others. "
+                       "Those of before are other engines' too, and stay: see the Manager's /flush")
+        return True
 
     # The workers' half.
 
@@ -134,7 +156,15 @@ class PerigeeConnector(KVConnectorBase_V1):
         trace = tracing.make(self._extra.get("trace"), f"rank{shard['index']}")
         self._loader = working.Loader(self._joining, self._pages, shard["index"], logger, self._extra.get("load_ms", LOAD_MS) / 1000, trace)
         self._saver = working.Saver(self._joining, self._pages, shard["index"], self._block, self._extra.get("save_ms", SAVE_MS) / 1000, logger, trace)
-        self._session = None
+        self._session, self._trust, self._trusted = None, weights.Trust(), True
+        missing = weights.install(self._changed)
+        if missing and not self._extra.get("allow_unqualified_version"):
+            raise ValueError(f"PerigeeConnector: this vLLM has no {', '.join(missing)}, so nobody would say that weights change")
+
+    def _changed(self):
+        """In the rank's own thread, between steps."""
+        self._trust.change()
+        self._loader.give_up()
 
     def get_handshake_metadata(self):
         return self._handshake
@@ -146,11 +176,18 @@ class PerigeeConnector(KVConnectorBase_V1):
         if m.session != self._session:
             self._session = m.session
             self._joining.retire(m.session)
-        self._saver.begin(m)
+        trusted, self._trusted = self._trusted, self._trust.step(m)
+        if trusted and not self._trusted:
+            logger.warning("Perigee: the weights were changed in place: nothing is stored or restored until the caches are reset, with reset_external or by a pause or a sleep that clears them")
+        self._saver.begin(m if self._trusted else Step(finished=m.finished))
 
     def start_load_kv(self, forward_context, **kwargs):
-        for load in self._get_connector_metadata().loads:
-            self._loader.submit(load)
+        m = self._get_connector_metadata()
+        for load in m.loads:
+            if self._trusted and load.session == m.session:
+                self._loader.submit(load)
+            else:
+                self._loader.refuse(load)
 
     def wait_for_layer_load(self, layer_name):
         pass  # loads are between steps
@@ -170,9 +207,13 @@ class PerigeeConnector(KVConnectorBase_V1):
         bad, self._bad = self._bad, set()
         return bad
 
+    def build_connector_worker_meta(self):
+        return None if self._trust.spoiled is None else Spoiled(self._trust.spoiled)
+
     def shutdown(self):
         for part in (self._loader, self._saver, self._broker):
             if part is not None:
                 part.close()
         if self._joining is not None:
-            self._joining.retire(None)
+            weights.remove(self._changed)
+            self._joining.close()

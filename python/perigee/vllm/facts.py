@@ -163,12 +163,12 @@ def _plain(value):
     return str(value)
 
 
-def complete(namespace, config, content):
-    """Adds what the scheduler's half knows."""
+def complete(namespace, config, content, version=""):
+    """Adds what the scheduler's half knows. version is what makes its weights other ones than the model's."""
     from vllm.v1.core import kv_cache_utils
     algorithm = config.cache_config.prefix_caching_hash_algo
     return namespace | {
-        "model": namespace["model"] | {"content": content},
+        "model": namespace["model"] | {"content": content, "weight_version": f"{namespace['model']['weight_version']} {version}".strip()},
         "hash": {"algorithm": str(algorithm), "seed": kv_cache_utils.get_none_hash_seed(), "tokens": namespace["layout"]["block_tokens"]},
     }
 

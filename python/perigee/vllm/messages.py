@@ -36,6 +36,8 @@ class Step:
     loads: list = field(default_factory=list)
     saves: list = field(default_factory=list)
     finished: list = field(default_factory=list)  # requests that will not be heard of again
+    weights: int = 0  # how often the caches were reset before, as other weights want it
+    fresh: bool = False  # nothing was computed since the last reset, up to this step
 
 
 @dataclass

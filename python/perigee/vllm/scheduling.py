@@ -42,6 +42,7 @@ class Scheduling:
         self.loads, self.saves, self.budget_s, self.least, self.clock = loads, saves, budget_s, least_blocks, clock
         self.tracked, self._trace = {}, trace
         self.pending, self.finished = [], []
+        self.resets, self._untouched = 0, False  # the latter: nothing was computed since the last reset
         self.loading = {}  # by request: [its query, its blocks, whether a rank has failed]; until all ranks have ended it
 
     @staticmethod
@@ -91,8 +92,8 @@ class Scheduling:
             return self._settle(t)
         if t.until is None:
             t.until = self.clock() + self.budget_s
-        if t.query is not None and t.query.state != brokering.ASKED and local < t.start:
-            self._drop(t)  # what the engine held before the part that we asked for is gone
+        if t.query is not None and t.query.state != brokering.ASKED and (local < t.start or t.query.lease is not None and t.query.session != self.broker.credentials):
+            self._drop(t)  # what the engine held before the part that we asked for is gone, or the session is
         if t.query is None and not self._ask(t, local, end):
             return self._later(t)
         q = t.query
@@ -159,8 +160,8 @@ class Scheduling:
 
     def step(self, scheduled, blocks_of):
         """build_connector_meta: scheduled is the tokens of each request in this step, blocks_of(id) the ids of its blocks."""
-        out = Step(self.broker.credentials, self.pending, [], self.finished)
-        self.pending, self.finished = [], []
+        out = Step(self.broker.credentials, self.pending, [], self.finished, self.resets, self._untouched)
+        self.pending, self.finished, self._untouched = [], [], self._untouched and not scheduled
         for ident, tokens in scheduled.items():
             t = self.tracked.get(ident)
             if t is None:
@@ -187,6 +188,14 @@ class Scheduling:
             lora = r.lora_request.lora_name if r.lora_request else ""
             out.saves.append(Save(r.request_id, names[first:end], names[first - 1] if first else NO_BLOCK, raw, list(blocks[first:end]), lora, r.cache_salt or "", t.adapter))
             t.saved = end
+
+    def reset(self):
+        """reset_cache, where no request has a block: all is computed anew, and is to be saved again under another name."""
+        self.resets, self._untouched = self.resets + 1, True
+        for t in self.tracked.values():
+            self._drop(t)
+            t.fresh()
+            t.saved, t.used = 0, False
 
     def arrived(self, request):
         """on_new_request."""

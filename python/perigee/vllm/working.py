@@ -1,7 +1,9 @@
 """What a rank does: joins the session, loads and saves, each in a thread of its own."""
 
 import contextlib
+import os
 import queue
+import select
 import threading
 import time
 
@@ -15,20 +17,32 @@ FORWARD_S = 60.0
 
 
 class _Joined:
-    """A session of this process, used by both threads and closed by the last that does."""
+    """A session of this process, used by both threads and closed by the last that does, or by whoever sees that it is dead while nobody does."""
 
     def __init__(self, session):
-        self.session, self.users, self.dead = session, 0, False
+        self.session, self.users, self.dead, self.closing = session, 0, False, False
+
+    def end(self):
+        """Under the lock: it is dead. Whether it is the caller's to close."""
+        self.dead = True
+        mine = self.users == 0 and not self.closing
+        self.closing = self.closing or mine
+        return mine
 
 
 class Joining:
-    """Joins the session of which the scheduler tells. make(credentials) gives a client.Session. One that could not be joined is tried again after a pause, which
+    """Joins the session of which the scheduler tells, and lets go of it when it ends, also while there are no steps: its memory would be nobody's until then. make(credentials) gives a client.Session. One that could not be joined is tried again after a pause, which
     doubles: the scheduler goes on to lease for this rank, and a Manager that was full for a moment must not cost the rank all of them."""
 
     def __init__(self, make, clock=time.monotonic):
         self._make, self._clock, self._lock = make, clock, threading.Lock()
         self._joined, self._wanted = {}, None
         self._failed, self._backoff = None, Backoff()  # the credentials that the pause is of
+        self._wake_r, self._wake_w = os.pipe()
+        os.set_blocking(self._wake_w, False)
+        self._ended = False
+        self._watcher = threading.Thread(target=self._watch, name="perigee-joined", daemon=True)
+        self._watcher.start()
 
     @contextlib.contextmanager
     def use(self, credentials):
@@ -36,7 +50,7 @@ class Joining:
         try:
             yield j.session
         except client.Lost:
-            j.dead = True
+            j.dead = True  # its last user closes it
             raise
         finally:
             self._leave(j)
@@ -51,6 +65,7 @@ class Joining:
                     raise client.Lost("the session could not be joined a moment ago")
                 try:
                     j = self._joined[credentials] = _Joined(self._make(credentials))
+                    self._wake()
                 except (client.PerigeeError, OSError):
                     self._backoff.strike(self._clock())
                     raise
@@ -62,7 +77,7 @@ class Joining:
     def _leave(self, j):
         with self._lock:
             j.users -= 1
-            last = j.dead and j.users == 0
+            last = j.dead and j.end()
         if last:
             j.session.close()
 
@@ -74,12 +89,46 @@ class Joining:
 
     def _retire(self):
         with self._lock:
-            gone = [self._joined.pop(c) for c in list(self._joined) if c != self._wanted]
-            for j in gone:
-                j.dead = True
-            idle = [j for j in gone if j.users == 0]
+            idle = [j for j in [self._joined.pop(c) for c in list(self._joined) if c != self._wanted] if j.end()]
+            self._wake()
         for j in idle:
             j.session.close()
+
+    def close(self):
+        """All sessions end as their users leave them."""
+        with self._lock:
+            self._wake()
+            self._ended = True
+        self.retire(None)
+        self._watcher.join(timeout=5)
+
+    def _wake(self):
+        """Under the lock."""
+        if not self._ended:
+            with contextlib.suppress(BlockingIOError):  # it is awake
+                os.write(self._wake_w, b"\0")
+
+    def _watch(self):
+        """A hang-up is seen by itself."""
+        while True:
+            with self._lock:
+                if self._ended:
+                    os.close(self._wake_r)
+                    os.close(self._wake_w)
+                    return
+                joined = {j.session.fileno(): j for j in self._joined.values() if not j.dead}
+            p = select.poll()
+            p.register(self._wake_r, select.POLLIN)
+            for fd in joined:
+                p.register(fd, select.POLLRDHUP)
+            for fd, _ in p.poll():
+                if fd == self._wake_r:
+                    os.read(fd, 4096)
+                    continue
+                with self._lock:
+                    mine = joined[fd].end()
+                if mine:
+                    joined[fd].session.close()
 
 
 class _Dropped(Exception):
@@ -119,6 +168,19 @@ class Loader:
             done, bad = self._done, self._bad
             self._done, self._bad = set(), set()
         return done, bad
+
+    def refuse(self, load):
+        """A load that is not to be begun: its blocks are reported."""
+        with self._lock:
+            self._over(load, False)
+
+    def give_up(self):
+        """All loads that are open: no page is written any more when this returns."""
+        with self._lock:
+            given_up, self._open = self._open, {}
+            self._silence.dropped()
+            for load in given_up.values():
+                self._over(load, False)
 
     def _over(self, load, whole):
         if whole:
