@@ -119,6 +119,28 @@ func BenchmarkQuery(b *testing.B) {
 	}
 }
 
+// BenchmarkFetch is a fetch of 128 blocks that are all there, in two pieces each, and its end.
+func BenchmarkFetch(b *testing.B) {
+	p := newFullPool(1, 100_000)
+	for range 128 { // one chain
+		p.publish.Blocks[0].Parent = p.last[0]
+		p.insert()
+	}
+	p.c.Step(p.now, &OfferPool{p.sessions[0], 1, 1 << 30, [2]uint64{1, 1}}, nil)
+	e := &Fetch{Session: p.sessions[0]}
+	for i := range uint64(128) {
+		e.Hashes = append(e.Hashes, numbered(p.next-127+i))
+		e.Pages.Counts = append(e.Pages.Counts, 2)
+		e.Pages.Pieces = append(e.Pages.Pieces, Piece{1, 2048, 2048 * i}, Piece{1, 2048, 1<<20 + 2048*i})
+	}
+	b.ReportAllocs()
+	defer cpuTime(b)()
+	for range b.N {
+		p.out = p.c.Step(p.now, e, p.out[:0])
+		p.out = p.c.Step(p.now, &OutDone{Copy: p.out[0].(CopyOut).Copy, Good: 128}, p.out[:0])
+	}
+}
+
 // TestMemory holds the bytes that a block costs outside of the pool.
 func TestMemory(t *testing.T) {
 	const blocks = 100_000
