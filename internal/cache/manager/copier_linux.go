@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -18,6 +19,7 @@ type copyJob struct {
 	out   bool
 	slots []core.PlanSlot
 	pages core.Pages
+	bytes int64
 	first []int                     // of each page's pieces; they are pages.Pieces[first[i]:first[i+1]]
 	pools map[uint32]*hostpool.Pool // those of the pieces
 
@@ -38,6 +40,7 @@ func newCopyJob(id core.CopyID, by *asker, out bool, slots []core.PlanSlot, page
 	for i := range slots {
 		_, at = pages.Page(i, at)
 		j.first = append(j.first, at)
+		j.bytes += int64(slots[i].Bytes)
 	}
 	for i, x := range pages.Pieces {
 		if i == 0 || x.Pool != pages.Pieces[i-1].Pool {
@@ -56,14 +59,16 @@ type line struct {
 	jobs    []*copyJob
 }
 
-// copier makes copies in a bounded number of goroutines, its own. Sessions have turns, a batch each; restores go before publishes, since
+// copier makes copies in a bounded number of goroutines: its own, and those of connections, which help with the copies that they have asked for (help). Sessions have turns, a batch each; restores go before publishes, since
 // a request waits for them, but for one batch in four, so that nobody waits for ever. What may wait is bounded by the core's limits.
 type copier struct {
-	m  *Manager
-	wg sync.WaitGroup
-	mu struct {
+	m    *Manager
+	wg   sync.WaitGroup
+	most int // goroutines that copy at once
+	mu   struct {
 		sync.Mutex
 		more   *sync.Cond
+		active int        // goroutines that copy
 		turns  [2][]*line // of publishes, and of restores
 		ahead  int        // batches of restores since the last one of a publish
 		closed bool
@@ -78,29 +83,85 @@ const copyBatch = 256 << 10
 const restoresAhead = 3
 
 func (c *copier) start(m *Manager, workers int) {
-	c.m = m
+	c.m, c.most = m, workers
 	c.mu.more = sync.NewCond(&c.mu)
 	for range workers {
 		c.wg.Go(c.work)
 	}
 }
 
-// add takes a copy in. It never waits.
-func (c *copier) add(j *copyJob) {
+// add takes a copy in. It never waits. helped says that whoever asks for it says help then.
+func (c *copier) add(j *copyJob, helped bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	lane := &c.mu.turns[lane(j.out)]
 	session := j.by.s.id.Number
 	j.lined = true
-	for _, l := range *lane {
-		if l.session == session {
-			l.jobs = append(l.jobs, j)
-			c.mu.more.Signal()
-			return
+	if at := slices.IndexFunc(*lane, func(l *line) bool { return l.session == session }); at >= 0 {
+		(*lane)[at].jobs = append((*lane)[at].jobs, j)
+	} else {
+		*lane = append(*lane, &line{session, []*copyJob{j}})
+	}
+	if !helped || !c.mayHelp(j) {
+		c.mu.more.Signal() // whoever takes a batch wakes the next if there is more
+	}
+}
+
+// helpMost is up to how many bytes the goroutine of whoever asks copies: behind it there may be other messages on its connection, which wait for half a
+// millisecond or two.
+const helpMost = 8 << 20
+
+// wakeWorth is how long what is left must take for another goroutine to be woken for it: on a virtual machine an idle processor takes some 50 µs to
+// come, and waking it costs as much as copying half a megabyte.
+const wakeWorth = 100 * time.Microsecond
+
+// mayHelp says that nobody waits but j, and that somebody more may copy.
+func (c *copier) mayHelp(j *copyJob) bool {
+	own, other := c.mu.turns[lane(j.out)], c.mu.turns[1-lane(j.out)]
+	return j.lined && c.mu.active < c.most && len(other) == 0 && len(own) == 1 && own[0].jobs[0] == j && len(own[0].jobs) == 1
+}
+
+// own takes the next batch of a job for whoever has asked for it; ok is false if others are to be left to it.
+func (c *copier) own(j *copyJob) (from, to int, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.mayHelp(j) {
+		return 0, 0, false
+	}
+	_, from, to = c.batch(&c.mu.turns[lane(j.out)])
+	return from, to, true
+}
+
+// help copies of a job what it may in the goroutine of whoever has asked for it: there is a processor already, and the answer goes out there. Others are
+// woken when it is seen that they would come before the end. It says whether the job has ended.
+func (c *copier) help(j *copyJob) (ended bool) {
+	began, bytes, alone := time.Now(), int64(0), true
+	for bytes < helpMost {
+		from, to, ok := c.own(j)
+		if !ok {
+			break
+		}
+		if c.copy(j, from, to) {
+			return true
+		}
+		for i := from; i < to; i++ {
+			bytes += int64(j.slots[i].Bytes)
+		}
+		if left := j.bytes - bytes; alone && left > 0 && float64(time.Since(began))*float64(left) > float64(wakeWorth)*float64(bytes) {
+			alone = false
+			c.wake()
 		}
 	}
-	*lane = append(*lane, &line{session, []*copyJob{j}})
-	c.mu.more.Signal() // whoever takes a batch wakes the next if there is more
+	c.wake() // for what is left of it, if anything is
+	return false
+}
+
+func (c *copier) wake() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.waiting() {
+		c.mu.more.Signal()
+	}
 }
 
 func lane(out bool) int {
@@ -135,16 +196,21 @@ func (c *copier) work() {
 		if j == nil {
 			return
 		}
-		bad, mismatch := -1, false
-		if from < to {
-			began := time.Now()
-			bad, mismatch = c.m.copyPages(j, from, to)
-			c.m.counts.copyNanos[lane(j.out)].Add(int64(time.Since(began)))
-		}
-		if c.give(j, bad, mismatch) {
-			c.m.copyEnded(j)
+		if c.copy(j, from, to) {
+			c.m.copyEnded(j, nil)
 		}
 	}
+}
+
+// copy does a batch and brings it back. It says whether the job has ended.
+func (c *copier) copy(j *copyJob, from, to int) (ended bool) {
+	bad, mismatch := -1, false
+	if from < to {
+		began := time.Now()
+		bad, mismatch = c.m.copyPages(j, from, to)
+		c.m.counts.copyNanos[lane(j.out)].Add(int64(time.Since(began)))
+	}
+	return c.give(j, bad, mismatch)
 }
 
 // take waits for a batch: pages from to to of a job, none for one that has only to be seen to its end. nil: there will be no more.
@@ -156,12 +222,16 @@ func (c *copier) take() (j *copyJob, from, to int) {
 		if len(*lane) == 0 || len(c.mu.turns[0]) > 0 && c.mu.ahead >= restoresAhead {
 			lane = &c.mu.turns[0]
 		}
-		if len(*lane) > 0 {
+		if len(*lane) > 0 && c.mu.active < c.most {
 			c.mu.ahead++
 			if lane == &c.mu.turns[0] {
 				c.mu.ahead = 0
 			}
-			return c.batch(lane)
+			j, from, to = c.batch(lane)
+			if c.waiting() && c.mu.active < c.most {
+				c.mu.more.Signal()
+			}
+			return j, from, to
 		}
 		if c.mu.closed {
 			return nil, 0, 0
@@ -181,23 +251,27 @@ func (c *copier) batch(lane *[]*line) (j *copyJob, from, to int) {
 	}
 	to = max(from, min(j.next, j.end))
 	j.busy++
+	c.mu.active++
 	if j.next >= j.end {
 		l.jobs, j.lined = l.jobs[1:], false
 	}
 	if len(l.jobs) > 0 {
 		*lane = append(*lane, l)
 	}
-	if len(c.mu.turns[0])+len(c.mu.turns[1]) > 0 {
-		c.mu.more.Signal()
-	}
 	return j, from, to
 }
+
+// waiting says that there is something to be copied.
+func (c *copier) waiting() bool { return len(c.mu.turns[0])+len(c.mu.turns[1]) > 0 }
 
 // give brings a batch back, with the first page of it that could not be copied, or -1. It says whether the job has ended.
 func (c *copier) give(j *copyJob, bad int, mismatch bool) (ended bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	j.busy--
+	if c.mu.active--; c.mu.active == c.most-1 && c.waiting() {
+		c.mu.more.Signal() // who could not copy while so many did
+	}
 	if j.out && bad >= 0 && bad < j.end {
 		j.end, j.mismatch = bad, mismatch
 	}

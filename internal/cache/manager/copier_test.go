@@ -32,13 +32,13 @@ func jobOf(id, number int, out bool, batches int) *copyJob {
 
 // TestTurns: sessions have turns, restores go first, and publishes are not kept waiting for ever.
 func TestTurns(t *testing.T) {
-	var c copier
+	c := copier{most: 20}
 	c.mu.more = sync.NewCond(&c.mu)
 	for _, j := range []*copyJob{
 		jobOf(1, 1, false, 2), jobOf(2, 1, false, 1), jobOf(3, 2, false, 3), // publishes of 1 and 2
 		jobOf(4, 3, true, 3), jobOf(5, 3, true, 1), jobOf(6, 4, true, 4), // restores of 3 and 4
 	} {
-		c.add(j)
+		c.add(j, false)
 	}
 	var got []string
 	for range 14 {
@@ -61,16 +61,61 @@ func TestTurns(t *testing.T) {
 	}
 }
 
+// TestHelp: who asks copies himself while nobody else waits, and no more copy at once than may.
+func TestHelp(t *testing.T) {
+	c := copier{most: 2}
+	c.mu.more = sync.NewCond(&c.mu)
+	j, other := jobOf(1, 1, true, 4), jobOf(2, 2, true, 1)
+	c.add(j, true)
+	if from, to, ok := c.own(j); !ok || from != 0 || to != 1 {
+		t.Errorf("the first batch: %d to %d, %v", from, to, ok)
+	}
+	if _, from, _ := c.take(); from != 1 {
+		t.Errorf("a worker gets page %d", from)
+	}
+	if _, _, ok := c.own(j); ok {
+		t.Error("three copy where two may")
+	}
+	got := make(chan int)
+	go func() {
+		_, from, _ := c.take() // waits for one of them to be done
+		got <- from
+	}()
+	c.give(j, -1, false)
+	if from := <-got; from != 2 {
+		t.Errorf("then a worker gets page %d", from)
+	}
+	c.give(j, -1, false)
+	c.add(other, true)
+	for _, k := range []*copyJob{j, other} {
+		if _, _, ok := c.own(k); ok {
+			t.Errorf("job %d is helped with while another waits", k.id)
+		}
+	}
+	for range 2 {
+		k, _, _ := c.take()
+		if ended := c.give(k, -1, false); ended != (k == other) {
+			t.Errorf("job %d has ended: %v", k.id, ended)
+		}
+	}
+	if !c.give(j, -1, false) || c.mu.active != 0 || c.waiting() {
+		t.Errorf("at the end %d copy", c.mu.active)
+	}
+	if _, _, ok := c.own(j); ok {
+		t.Error("what has ended is helped with")
+	}
+}
+
 // TestCopyEnds plays random workers, bad pages and stops against the rules: a job ends once, with its last batch; what is told as good was copied, page by
 // page, and nothing is handed out behind its end.
 func TestCopyEnds(t *testing.T) {
 	r := script.Rand(t)
 	for range 2000 {
-		var c copier
+		c := copier{most: 20}
 		c.mu.more = sync.NewCond(&c.mu)
 		n := 1 + r.IntN(6)
 		j := jobOf(1, 1, r.IntN(2) == 0, n)
-		c.add(j)
+		c.add(j, false)
 		bad, stopAt := r.IntN(2*n), r.IntN(4*n)
 		playCopy(t, r, &c, j, bad, stopAt)
 	}
@@ -86,7 +131,13 @@ func playCopy(t *testing.T, r *rand.Rand, c *copier, j *copyJob, bad, stopAt int
 			c.stop(j)
 		}
 		if j.lined && r.IntN(2) == 0 {
-			_, from, to := c.take()
+			from, to, ok := 0, 0, r.IntN(2) == 0
+			if ok {
+				from, to, ok = c.own(j)
+			}
+			if !ok {
+				_, from, to = c.take()
+			}
 			out = append(out, batch{from, to})
 			continue
 		}

@@ -33,7 +33,8 @@ type Options struct {
 	Huge      pool.HugePages
 	// UIDs are users who may connect besides our own.
 	UIDs []uint32
-	// Copiers is how many goroutines copy between the pool and engines' own memory. Half the processors, at least 2 and at most 8.
+	// Copiers is how many goroutines copy between the pool and engines' own memory at once, those of connections that help with what they have
+	// asked for among them. Half the processors, at least 2 and at most 8.
 	Copiers int
 	// Core is the budgets, limits and tenants. Its Epoch is drawn here if it is 0.
 	Core core.Config
@@ -53,7 +54,9 @@ type Options struct {
 	// Pool is for tests: how the pool is made, its Bytes apart.
 	Pool pool.Options
 	// CopyForTesting is told before each page that is copied between the pool and an engine's memory; nil in production.
+	// Where it is set, the goroutines of connections do not help, unless HelpForTesting says so.
 	CopyForTesting func(s core.SessionID, restore bool, page int)
+	HelpForTesting bool
 }
 
 // Endpoints are the sockets of package events, as tcp://127.0.0.1:5567.

@@ -27,6 +27,7 @@ func (m *Manager) fetch(by *asker, e *wire.Fetch) {
 		m.mu.story.asked(m.now(), by.s, &wire.Query{Mode: core.Prefix, Request: e.Request, Wants: []core.Want{{Group: e.Group, Hashes: e.Hashes}}})
 		m.step(ev, by)
 	})
+	m.help(by)
 }
 
 // fetches takes down what a fetch has found.

@@ -161,10 +161,17 @@ func TestFetchBusy(t *testing.T) {
 	m.settled()
 }
 
-// TestFetchLost: the session's end waits for the copy, and the call for the connection's end.
+// TestFetchLost: the session's end waits for the copy, and the call for the connection's end; also where the connection's own goroutine copies.
 func TestFetchLost(t *testing.T) {
+	for _, help := range []bool{false, true} {
+		t.Run(map[bool]string{false: "workers", true: "helped"}[help], func(t *testing.T) { fetchLost(t, help) })
+	}
+}
+
+func fetchLost(t *testing.T, help bool) {
 	g := newGate()
 	m := begin(t, func(o *Options) {
+		o.HelpForTesting = help
 		o.CopyForTesting = func(_ core.SessionID, restore bool, page int) {
 			if restore {
 				g.wait(page)

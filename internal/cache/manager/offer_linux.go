@@ -53,12 +53,14 @@ func (m *Manager) restoreInto(by *asker, e *wire.RestorePieces) {
 	m.locked(func() {
 		m.step(&core.RestoreInto{Session: by.s.id, Lease: e.Lease, Consumer: e.Consumer, Pages: e.Pages}, by)
 	})
+	m.help(by)
 }
 
 func (m *Manager) publishFrom(by *asker, e *wire.PublishPieces) {
 	m.locked(func() {
 		m.step(&core.PublishFrom{Session: by.s.id, Slots: e.Slots, Pages: e.Pages}, by)
 	})
+	m.help(by)
 }
 
 // whole is pages of one piece each, as long as the page.
@@ -81,7 +83,7 @@ func (m *Manager) doCopy(a core.Action, by *asker) {
 		delete(m.mu.pools, key)
 		m.wg.Go(p.Close) // unmapping much memory takes a while, and nobody has to wait for it
 	case core.CopyIn:
-		m.beginCopy(newCopyJob(a.Copy, by, false, a.Slots, a.Pages, m.poolsOf(a.Session)))
+		m.beginCopy(newCopyJob(a.Copy, by, false, a.Slots, a.Pages, m.poolsOf(a.Session)), by)
 	case core.CopyOut:
 		m.fetches(a, by)
 		if by.s.restores[a.Lease] == nil {
@@ -89,7 +91,7 @@ func (m *Manager) doCopy(a core.Action, by *asker) {
 			r.begun(m.now(), by.s, &core.Plan{Session: a.Session, Lease: a.Lease, Consumer: a.Consumer, Slots: a.Slots})
 			by.s.restores[a.Lease] = r
 		}
-		m.beginCopy(newCopyJob(a.Copy, by, true, a.Slots, a.Pages, m.poolsOf(a.Session)))
+		m.beginCopy(newCopyJob(a.Copy, by, true, a.Slots, a.Pages, m.poolsOf(a.Session)), by)
 	case core.CopyStop:
 		m.copier.stop(m.mu.copies[a.Copy])
 	case core.CopiedIn:
@@ -115,20 +117,31 @@ func (m *Manager) poolsOf(s core.SessionID) func(uint32) *hostpool.Pool {
 	return func(n uint32) *hostpool.Pool { return m.mu.pools[poolKey{s, n}] }
 }
 
-func (m *Manager) beginCopy(j *copyJob) {
+func (m *Manager) beginCopy(j *copyJob, by *asker) {
 	m.mu.copies[j.id] = j
 	j.by.s.copies.Add(1)
-	m.copier.add(j)
+	by.job = j
+	m.copier.add(j, m.helps())
 }
 
-// copyEnded tells the core how a copy has ended. Nobody touches its memory any more.
-func (m *Manager) copyEnded(j *copyJob) {
+// helps says that connections' own goroutines copy.
+func (m *Manager) helps() bool { return m.opt.CopyForTesting == nil || m.opt.HelpForTesting }
+
+// help copies for the asker what it has just asked for, if that is on.
+func (m *Manager) help(by *asker) {
+	if by.job != nil && m.helps() && m.copier.help(by.job) {
+		m.copyEnded(by.job, by)
+	}
+}
+
+// copyEnded tells the core how a copy has ended. Nobody touches its memory any more. by is whose Frame it ends in; nil: in none.
+func (m *Manager) copyEnded(j *copyJob, by *asker) {
 	defer j.by.s.copies.Done()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !j.out {
 		m.mu.copied = j.by.s
-		m.step(&core.InDone{Copy: j.id, Pages: j.in}, nil)
+		m.step(&core.InDone{Copy: j.id, Pages: j.in}, by)
 		m.mu.copied = nil
 		delete(m.mu.copies, j.id)
 		return
@@ -142,7 +155,7 @@ func (m *Manager) copyEnded(j *copyJob) {
 	case j.end < len(j.slots):
 		done.Outcome = core.Failed
 	}
-	m.step(done, nil)
+	m.step(done, by)
 	delete(m.mu.copies, j.id)
 }
 

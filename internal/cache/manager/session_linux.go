@@ -66,6 +66,8 @@ type asker struct {
 	chain chain.Key
 	// offered is what an OfferPool has mapped, for the core's word.
 	offered *hostpool.Pool
+	// job is a copy that the message has begun.
+	job *copyJob
 }
 
 // publishing is an open Publish. The client's number for it is only echoed: several processes of one instance publish, and cannot count
