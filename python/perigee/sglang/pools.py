@@ -53,9 +53,10 @@ class Rows(Places):
         return self._all
 
 
-def numbers(slots):
-    """Numbers as 64-bit ones, little endian, one behind the other."""
-    return struct.pack(f"<{len(slots)}q", *slots)
+def numbers(slots, step):
+    """Every step-th of the slots as 64-bit numbers, little endian, one behind the other."""
+    some = slots[::step]
+    return struct.pack(f"<{len(some)}q", *some)
 
 
 class Pool:
@@ -98,14 +99,14 @@ class Pool:
 
     def _firsts(self, slots):
         """Where the pages are that these slots are of."""
-        raw = self._numbers(slots[::self.slots])
+        raw = self._numbers(slots, self.slots)
         if self._unit == 1 and self._begin is not None:
             if not raw[::8].translate(None, self._begin) and not raw[7::8].strip(b"\0"):
                 return raw
         else:
             firsts = struct.unpack(f"<{len(raw) // 8}q", raw)
             if min(firsts) >= 0 and not any(n % self.slots for n in firsts):
-                return raw if self._unit == 1 else numbers([n // self.slots for n in firsts])
+                return raw if self._unit == 1 else numbers([n // self.slots for n in firsts], 1)
         raise ValueError(f"the pool {self.name}: slots in the middle of a page")
 
 
