@@ -3,6 +3,7 @@ package core
 import (
 	"encoding/binary"
 	"runtime"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -159,14 +160,14 @@ func TestMemory(t *testing.T) {
 }
 
 // BenchmarkRun publishes prompts of 512 blocks into a full pool of 16,384, and seals them, after as many pages as the core's cache holds have passed
-// through it: as where 16 KiB pages are published. The metric is what a block takes.
+// through it: as where 16 KiB pages are published. The metric is what a block takes, by the median and by the best, which is what a busy machine leaves of it.
 func BenchmarkRun(b *testing.B) {
 	const blocks = 512
 	p := newFullPool(1, 16384)
 	run := &Publish{Session: p.sessions[0], Blocks: make([]Block, blocks)}
 	seal := &SealedRun{Session: p.sessions[0]}
 	flood := make([]byte, 16<<20)
-	var took, sealing time.Duration
+	var took, sealing []time.Duration
 	for b.Loop() {
 		for i := range flood {
 			flood[i]++
@@ -183,7 +184,7 @@ func BenchmarkRun(b *testing.B) {
 		p.now += time.Millisecond
 		began := time.Now()
 		p.out = p.c.Step(p.now, run, p.out[:0])
-		took += time.Since(began)
+		took = append(took, time.Since(began))
 		seal.Slots = seal.Slots[:0]
 		for _, a := range p.out {
 			if g, ok := a.(Granted); ok {
@@ -194,8 +195,11 @@ func BenchmarkRun(b *testing.B) {
 		}
 		began = time.Now()
 		p.out = p.c.Step(p.now, seal, p.out[:0])
-		sealing += time.Since(began)
+		sealing = append(sealing, time.Since(began))
 	}
-	b.ReportMetric(float64(took)/float64(b.N)/blocks, "ns/publish")
-	b.ReportMetric(float64(sealing)/float64(b.N)/blocks, "ns/seal")
+	for name, d := range map[string][]time.Duration{"publish": took, "seal": sealing} {
+		slices.Sort(d)
+		b.ReportMetric(float64(d[len(d)/2])/blocks, "ns/"+name)
+		b.ReportMetric(float64(d[0])/blocks, "best-ns/"+name)
+	}
 }

@@ -47,6 +47,9 @@ func (c *Core) roomAhead(s *session, blocks []Block, scope int) int {
 	n, identity := 0, s.identity
 	for i := range blocks {
 		b := &blocks[i]
+		if i%warmRun == 0 {
+			c.warm(s, blocks[i:min(i+warmRun, len(blocks))])
+		}
 		if identity += len(b.Identity); identity > c.lim.Identity || b.Group != blocks[0].Group || i > 0 && b.Parent != blocks[i-1].Hash {
 			break
 		}
@@ -65,6 +68,9 @@ func (c *Core) roomAhead(s *session, blocks []Block, scope int) int {
 	}
 	defer c.books.Expect(a, scope, 0)
 	for i := range n {
+		if i%warmRun == 0 {
+			c.warmed ^= c.books.WarmVictims(a, scope, min(warmRun, n-i)*parts, c.now)
+		}
 		for free < (i+1)*parts {
 			p, ok := c.books.Victim(a, scope, c.now)
 			if !ok {

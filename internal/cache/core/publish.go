@@ -74,11 +74,11 @@ func (c *Core) publish(e *Publish) {
 	ahead := 0         // room was made for the blocks before it
 	for i := range e.Blocks {
 		b := &e.Blocks[i]
-		if i%warmRun == 0 {
-			c.warm(s, e.Blocks[i:min(i+warmRun, len(e.Blocks))], sc)
-		}
 		if i >= ahead && without == nil {
-			ahead = i + c.roomAhead(s, e.Blocks[i:min(i/warmRun*warmRun+warmRun, len(e.Blocks))], sc)
+			ahead = i + c.roomAhead(s, e.Blocks[i:min(i+aheadRun, len(e.Blocks))], sc)
+		}
+		if i%warmRun == 0 {
+			c.warm(s, e.Blocks[i:min(i+warmRun, len(e.Blocks))])
 		}
 		// What continues a block that there was no room for could not be reached: nothing goes for it.
 		if without != nil && b.Parent == without.Hash && b.Group == without.Group {
@@ -98,18 +98,15 @@ func (c *Core) publish(e *Publish) {
 	c.settlePublish(s, p)
 }
 
-// warmRun is how many blocks are looked at ahead: what that brings is 20 KiB, which stay in a core's cache until they are used.
-const warmRun = 64
+// warmRun is how many blocks are looked at ahead: what that brings is 20 KiB, which stay in a core's cache until they are used. aheadRun is for how many
+// room is made at once: with as few as warmRun a run lies in ever shorter rows, as prompts come and go, and more are some hundred KiB.
+const warmRun, aheadRun = 64, 512
 
 // warm has what publishing some blocks will look at brought into the cache. The look at one block waits for memory; those ahead wait together.
-func (c *Core) warm(s *session, blocks []Block, scope int) {
+func (c *Core) warm(s *session, blocks []Block) {
 	c.warmed ^= c.books.Warm(s.space, blocks[0].Group, &blocks[0].Parent)
 	for i := range blocks {
 		c.warmed ^= c.books.Warm(s.space, blocks[i].Group, &blocks[i].Hash)
-	}
-	a := s.arenas[s.layout[blocks[0].Group].Arena].at
-	if _, _, free := c.books.Arena(a); free < len(blocks) {
-		c.warmed ^= c.books.WarmVictims(a, scope, len(blocks)-free, c.now)
 	}
 }
 

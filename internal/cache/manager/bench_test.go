@@ -272,17 +272,18 @@ func benchTransfer(b *testing.B, page, copiers int, shown bool) {
 	pieces := func(b []byte) func(int) []byte {
 		return func(i int) []byte { return b[i*page : (i+1)*page] }
 	}
+	from, to := pieces(src), pieces(dst)
 	publish := func(pub *client.Publish) (client.Published, error) {
 		if shown {
-			return s.Publish(ctx, pub, func(i int, slot []byte) error { copy(slot, pieces(src)(i)); return nil })
+			return s.Publish(ctx, pub, func(i int, slot []byte) error { copy(slot, from(i)); return nil })
 		}
-		return s.PublishPages(ctx, pub, func(i int) ([]byte, error) { return pieces(src)(i), nil })
+		return s.PublishPages(ctx, pub, func(i int) ([]byte, error) { return from(i), nil })
 	}
 	restore := func(l *client.Lease) error {
 		if shown {
-			return s.Restore(ctx, l, 0, func(i int, page []byte) error { copy(pieces(dst)(i), page); return nil })
+			return s.Restore(ctx, l, 0, func(i int, page []byte) error { copy(to(i), page); return nil })
 		}
-		return s.RestoreTo(ctx, l, 0, func(i, _ int) ([]byte, error) { return pieces(dst)(i), nil })
+		return s.RestoreTo(ctx, l, 0, func(i, _ int) ([]byte, error) { return to(i), nil })
 	}
 	var in, out, published, restored timed
 	// The first rounds fault all the memory in, here and there: they are not counted.

@@ -349,9 +349,7 @@ func (r *run) fill(ctx context.Context, i int, f filler) error {
 	last := i+1 == len(r.pieces)
 	a.begun = true
 	slots := a.granted.Slots
-	var done []wire.Sealed
-	var mem [][]byte
-	var blocks []int
+	done, mem, blocks := make([]wire.Sealed, 0, len(slots)), make([][]byte, 0, len(slots)), make([]int, 0, len(slots))
 	for from := 0; from < len(slots); {
 		done, mem, blocks = done[:0], mem[:0], blocks[:0]
 		to, bytes, most := from, 0, len(slots)
