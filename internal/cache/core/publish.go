@@ -280,12 +280,35 @@ func (c *Core) sealedRun(e *SealedRun) {
 		return
 	}
 	for i := range e.Slots {
+		if i%warmRun == 0 {
+			c.warmSealed(e.Slots[i:min(i+warmRun, len(e.Slots))])
+		}
 		t := &e.Slots[i]
 		at, class := c.sealable(s, t.Slot)
 		if class != NoClass {
 			c.refuseItem(s.id, KindSealedRun, uint64(t.Slot.Index), class, i)
 		}
 		c.sealAt(at, class, t.Checksum)
+	}
+}
+
+// warmSealed is warm for slots that are sealed: since they were granted, as much as a core's cache holds has been looked at, or copied beside it.
+func (c *Core) warmSealed(slots []SealedSlot) {
+	var pages [warmRun]dram.Page
+	n := 0
+	for i := range slots {
+		a := c.arenas[slots[i].Slot.Arena]
+		if a == nil {
+			continue
+		}
+		if t, there := c.books.SlotAt(a.at, slots[i].Slot.Index); there && t.State == dram.SlotGranted && t.Word < uint64(len(c.grants)) {
+			c.warmed ^= c.grants[t.Word].gen
+			pages[n] = t.Page
+			n++
+		}
+	}
+	for _, p := range pages[:n] {
+		c.warmed ^= c.books.WarmShown(p)
 	}
 }
 

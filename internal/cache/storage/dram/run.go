@@ -65,6 +65,12 @@ func (s *Store) warm(digest uint64) uint32 {
 	return s.index.entries[s.index.home(tagOf(digest))].tag ^ uint32(s.ghosts.set(digest)[0].tag)
 }
 
+// WarmShown is Warm for a block that will be shown.
+func (s *Store) WarmShown(p Page) uint32 {
+	g := &s.pages[p]
+	return uint32(s.ghosts.set(s.digestOf(uint32(g.space), uint32(g.group), &g.hash))[0].tag)
+}
+
 // WarmVictims is Warm for the blocks that are likely to go if n are needed: the next one, and those that it continues, which are leaves in their
 // turn. Each costs half a microsecond of waiting for memory otherwise, one after the other.
 func (s *Store) WarmVictims(arena, scope, n int, now Time) (seen uint32) {
