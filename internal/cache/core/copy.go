@@ -136,7 +136,7 @@ func (c *Core) inDone(e *InDone) {
 			continue
 		}
 		page := c.grants[at].page
-		f := c.fills[page]
+		f := c.fillAt(page)
 		switch {
 		case f != nil && i < len(e.Pages) && e.Pages[i].OK:
 			fates[i] = SlotFilled

@@ -26,8 +26,8 @@ type Core struct {
 	instances map[string]*session    // alive
 	recent    *session               // the last that spoke, if it is among sessions: it often speaks again
 
-	fills  map[dram.Page]*fill // blocks that are being published
-	grants []grant             // slab; slots refer to it
+	fills  []*fill // blocks that are being published, in no order; a block's word is the place of its own, plus 1
+	grants []grant // slab; slots refer to it
 	spareG []uint32
 	// spareFills are records to use again.
 	spareFills []*fill
@@ -116,7 +116,7 @@ func New(cfg Config, p dram.Policy) *Core {
 		cfg: cfg, lim: cfg.Limits.withDefaults(), books: dram.New(p),
 		spaces: map[Namespace]uint32{}, scopes: map[Scope]int{}, arenas: map[uint32]*arena{},
 		sessions: map[SessionID]*session{}, instances: map[string]*session{},
-		fills: map[dram.Page]*fill{}, reads: map[dram.Page]*read{}, readByID: map[ReadID]*read{}, backed: map[dram.Key]backing{},
+		reads: map[dram.Page]*read{}, readByID: map[ReadID]*read{}, backed: map[dram.Key]backing{},
 		copies: map[CopyID]*copying{}, memories: map[[2]uint64]bool{},
 	}
 	c.books.Seed(cfg.Secret)

@@ -1,7 +1,6 @@
 package core
 
 import (
-	"maps"
 	"slices"
 
 	"github.com/perigee-llm/perigee/internal/cache/storage/dram"
@@ -20,6 +19,7 @@ type publish struct {
 // fill is a block on its way to being visible.
 type fill struct {
 	page     dram.Page // None: it has ended
+	at       int       // its place in Core.fills
 	sess     *session
 	identity []byte
 	parent   Hash
@@ -45,7 +45,15 @@ type grant struct {
 	deadline  Time
 }
 
-// fillOf is what fills gives for the grant's page. A page is no other block's for as long as a slot of it is granted, so that a record which is used
+// fillAt is the record of a block that is being published; nil: it is not.
+func (c *Core) fillAt(p dram.Page) *fill {
+	if n := c.books.Word(p); n > 0 {
+		return c.fills[n-1]
+	}
+	return nil
+}
+
+// fillOf is what fillAt gives for the grant's page. A page is no other block's for as long as a slot of it is granted, so that a record which is used
 // again is of another page.
 func (g *grant) fillOf() *fill {
 	if g.fill != nil && g.fill.page == g.page {
@@ -154,7 +162,7 @@ func (c *Core) publishBlock(s *session, pub *publish, e *Publish, i, sc int) Gra
 			// No use: the engine computed it anew, or had it from here and asked for it before.
 			return GrantedBlock{Disposition: Present}
 		}
-		f := c.fills[p]
+		f := c.fillAt(p)
 		if f == nil || f.sess != s || f.granted>>e.Part&1 == 1 {
 			return GrantedBlock{Disposition: Taken}
 		}
@@ -173,7 +181,8 @@ func (c *Core) publishBlock(s *session, pub *publish, e *Publish, i, sc int) Gra
 	c.before = p
 	f := c.newFill()
 	f.page, f.sess, f.identity, f.parent = p, s, b.Identity, b.Parent
-	c.fills[p] = f
+	f.at, c.fills = len(c.fills), append(c.fills, f)
+	c.books.SetWord(p, uint64(len(c.fills)))
 	return c.grant(s, pub, p, f, e.Part)
 }
 
@@ -356,7 +365,12 @@ func (c *Core) sealGrant(at uint32, f *fill, checksum uint64) {
 }
 
 func (c *Core) endFill(p dram.Page, f *fill) {
-	delete(c.fills, p)
+	last := c.fills[len(c.fills)-1]
+	c.fills[f.at], last.at = last, f.at
+	c.books.SetWord(last.page, uint64(f.at+1))
+	c.fills[len(c.fills)-1] = nil
+	c.fills = c.fills[:len(c.fills)-1]
+	c.books.SetWord(p, 0)
 	f.sess.identity -= len(f.identity)
 }
 
@@ -402,7 +416,7 @@ func (c *Core) abandoned(e *Abandoned) {
 
 // giveUp takes a block that is being published out of sight. Slots of it that are granted stay so until their owner's word.
 func (c *Core) giveUp(p dram.Page) {
-	f := c.fills[p]
+	f := c.fillAt(p)
 	if f == nil {
 		return
 	}
@@ -477,10 +491,11 @@ func (s *session) openPublish(op uint64, now Time) *publish {
 // fillsOf returns the blocks that are being published and that want says, in the order of their numbers.
 func (c *Core) fillsOf(want func(*fill) bool) []dram.Page {
 	var out []dram.Page
-	for _, p := range slices.Sorted(maps.Keys(c.fills)) {
-		if want(c.fills[p]) {
-			out = append(out, p)
+	for _, f := range c.fills {
+		if want(f) {
+			out = append(out, f.page)
 		}
 	}
+	slices.Sort(out)
 	return out
 }

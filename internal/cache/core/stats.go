@@ -278,13 +278,13 @@ func (c *Core) checkSums(holds map[dram.Page]int, sess map[*session]int64, scope
 			return "a session's identity records do not add up"
 		}
 	}
-	for p, f := range c.fills {
-		if c.books.State(p) != dram.Filling || f.sealed&^f.granted != 0 || f.page != p {
+	for i, f := range c.fills {
+		if c.books.State(f.page) != dram.Filling || f.sealed&^f.granted != 0 || f.at != i || c.fillAt(f.page) != f {
 			return "a block is being published that is not filling"
 		}
 	}
 	for i := range c.grants {
-		if g := &c.grants[i]; g.sess != nil && g.fillOf() != c.fills[g.page] {
+		if g := &c.grants[i]; g.sess != nil && g.fillOf() != c.fillAt(g.page) {
 			return "a grant is of another block than its page"
 		}
 	}

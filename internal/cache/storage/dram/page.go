@@ -1,6 +1,10 @@
 package dram
 
-import "github.com/perigee-llm/perigee/internal/chain"
+import (
+	"math"
+
+	"github.com/perigee-llm/perigee/internal/chain"
+)
 
 // Page is the number of a block in the Store. It is good for as long as the block is there.
 type Page int32
@@ -44,7 +48,7 @@ type page struct {
 	hash  Hash
 	chain chain.Key
 
-	score float64 // of Policy; see there
+	score float64 // of Policy; see there. Of a Filling block the bits of its owner's number
 
 	arena    int32 // place in Store.arenas
 	first    int32 // its first slot; the others follow by slot.next, in the order of the parts
@@ -121,6 +125,21 @@ func (s *Store) Parent(p Page) Hash {
 		return s.pages[q].hash
 	}
 	return Hash{}
+}
+
+// SetWord gives a Filling block a number of its owner's. It is 0 as the block begins, and is forgotten as it is shown.
+func (s *Store) SetWord(p Page, n uint64) {
+	g := &s.pages[p]
+	mustBe(g.state == Filling, "a number was given to a block that is not filling")
+	g.score = math.Float64frombits(n)
+}
+
+// Word is the number that a Filling block was given; 0 for any other.
+func (s *Store) Word(p Page) uint64 {
+	if g := &s.pages[p]; g.state == Filling {
+		return math.Float64bits(g.score)
+	}
+	return 0
 }
 
 // State is what the block is.

@@ -204,7 +204,7 @@ func (s *Store) parentOf(p Page) Page {
 func (s *Store) Show(p Page, r Residency, now Time) {
 	g := &s.pages[p]
 	mustBe(g.state == Filling, "a block was shown twice")
-	g.state, g.residency = Visible, r
+	g.state, g.residency, g.score = Visible, r, 0
 	s.visible++
 	k := s.key(p)
 	if score, uses, ok := s.ghosts.recall(s.digest(&k)); ok {
