@@ -103,11 +103,6 @@ func (ix *Index) foreseeRemoved(hashes []prefix.Hash) {
 	}
 }
 
-func (ix *Index) forget(t *tenure, hash prefix.Hash, bits uint8) (known, news bool) {
-	id := ix.resolve(t, hash)
-	return id != 0, id != 0 && ix.drop(t, hash, id, bits)
-}
-
 func (ix *Index) stored(x *holder, e *prefix.Event, out *Outcome) {
 	if e.AnyTier || e.Tier >= prefix.Tiers {
 		out.Result = Malformed
@@ -122,7 +117,7 @@ func (ix *Index) stored(x *holder, e *prefix.Event, out *Outcome) {
 		return
 	}
 	if len(e.Tokens) == 0 {
-		ix.storedKnown(x.cur, e, bits, out)
+		ix.storedKnown(x, e, bits, out)
 		return
 	}
 	at, ok := ix.parent(x, e, out)
@@ -176,10 +171,20 @@ func (ix *Index) check(e *prefix.Event) Result {
 }
 
 // storedKnown is a store without tokens: what is moved to another tier, of blocks that the holder has named before.
-func (ix *Index) storedKnown(t *tenure, e *prefix.Event, bits uint8, out *Outcome) {
+func (ix *Index) storedKnown(x *holder, e *prefix.Event, bits uint8, out *Outcome) {
+	t, slower := x.cur, e.Tier != prefix.Device && !x.store
+	if slower && t.gone == nil {
+		t.gone = &forgotten{at: map[prefix.Hash]int{}}
+	}
 	for _, hash := range e.Hashes {
 		id := ix.resolve(t, hash)
 		if id == 0 {
+			if slower && ix.recalled(x, hash, bits, out) {
+				continue
+			}
+			if out.Result != Applied {
+				return
+			}
 			out.Unknown++
 			continue
 		}

@@ -36,6 +36,8 @@ func newHistory(t *testing.T, c choices) *history {
 	config := Config{Model: "m", BlockSize: testBlock, Limit: 12 + c.IntN(60)}
 	h := &history{choices: c, t: t, ix: New(config), model: newModel(config), hashes: c.IntN(4), hybrid: c.IntN(3) == 0}
 	h.ix.epochs.batch = 1 + c.IntN(40)
+	h.ix.recall = 1 + c.IntN(8)
+	h.model.recall = h.ix.recall
 	return h
 }
 
@@ -206,7 +208,7 @@ func (h *history) stored(e *prefix.Event) {
 	}
 	e.Tokens = p[1+from*testBlock : 1+blocks*testBlock]
 	switch h.IntN(20) {
-	case 0:
+	case 0, 5:
 		e.Tokens = nil
 	case 1:
 		e.Extras = make([][]byte, len(e.Hashes))

@@ -41,6 +41,8 @@ type tenure struct {
 	// loose says that the tenure may claim a block on the device without the one before it, so that it proves nothing when it is doubted: see prove.
 	loose bool
 
+	gone *forgotten // nil: the holder has not stored without tokens
+
 	byBlock []blockHash // of a doubted tenure, or one that is copied: private the other way round, sorted; made when first needed
 }
 
@@ -198,7 +200,8 @@ func (ix *Index) Doubt(h Holder) {
 	ix.change(h, func(x *holder) {
 		ix.end(x.old)
 		x.old, x.cur = x.cur, ix.begin()
-		x.old.byBlock = nil // a copy may have left what is no longer true
+		x.old.byBlock = nil                      // a copy may have left what is no longer true
+		x.cur.gone, x.old.gone = x.old.gone, nil // what a hash means does not change
 		if x.state != CutOff {
 			x.state = Partial
 		}
@@ -237,7 +240,7 @@ func (ix *Index) end(t *tenure) {
 	if t == nil {
 		return
 	}
-	t.dead, t.private, t.several, t.byBlock = true, nil, nil, nil
+	t.dead, t.private, t.several, t.byBlock, t.gone = true, nil, nil, nil, nil
 	ix.dead++
 	if ix.litter += t.blocks; t.blocks == 0 {
 		ix.bury(t)

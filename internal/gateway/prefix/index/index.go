@@ -13,6 +13,7 @@ type Index struct {
 	model     string
 	blockSize int
 	limit     int
+	recall    int // hashes that are remembered of a holder that has let go of them
 
 	blocks  blocks
 	sets    sets
@@ -39,7 +40,7 @@ type Index struct {
 
 // New returns an index that knows nothing.
 func New(c Config) *Index {
-	ix := &Index{model: c.Model, blockSize: c.BlockSize, limit: c.Limit}
+	ix := &Index{model: c.Model, blockSize: c.BlockSize, limit: c.Limit, recall: mostForgotten}
 	if ix.limit <= 0 {
 		ix.limit = DefaultLimit
 	}

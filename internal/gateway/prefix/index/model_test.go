@@ -13,6 +13,7 @@ import (
 // engine about each block.
 type model struct {
 	blockSize, limit int
+	recall           int // of how many hashes that a holder has let go of it is remembered what they meant
 	holders          map[Holder]*modelHolder
 	parents          map[string]string // of all blocks that ever were; "" for the first of a prompt
 }
@@ -31,6 +32,13 @@ type modelHolder struct {
 	tokens          int         // the widest window
 	uneven, missed  bool        // there are different ones; something of a group could not be followed
 	loose, oldLoose bool        // cur or old may have a block on the device without the one before it
+	offloads        bool        // it has stored on a slower tier without tokens
+	gone            []modelGone // what it has let go of since
+}
+
+type modelGone struct {
+	hash prefix.Hash
+	name string
 }
 
 type modelClaim struct {
@@ -39,7 +47,7 @@ type modelClaim struct {
 }
 
 func newModel(c Config) *model {
-	return &model{blockSize: c.BlockSize, limit: c.Limit, holders: map[Holder]*modelHolder{}, parents: map[string]string{}}
+	return &model{blockSize: c.BlockSize, limit: c.Limit, recall: mostForgotten, holders: map[Holder]*modelHolder{}, parents: map[string]string{}}
 }
 
 func (m *model) open(h Holder, store bool, engine uint32, rank int32) {
@@ -100,7 +108,9 @@ func (m *model) settle(h Holder) {
 	}
 }
 
-func (x *modelHolder) clear() { x.cur, x.old, x.loose = map[prefix.Hash]*modelClaim{}, nil, false }
+func (x *modelHolder) clear() {
+	x.cur, x.old, x.loose, x.offloads, x.gone = map[prefix.Hash]*modelClaim{}, nil, false, false, nil
+}
 
 // held returns what a set of claims says of a block.
 func held(claims map[prefix.Hash]*modelClaim, name string) (bits uint8) {
@@ -132,6 +142,10 @@ func (m *model) apply(h Holder, e *prefix.Event) (out Outcome) {
 			return Outcome{Result: result}
 		}
 		for _, hash := range e.Hashes {
+			if c := x.cur[hash]; c != nil && c.bits&^bits == 0 && x.offloads {
+				x.gone = append(x.gone, modelGone{hash, c.name})
+				x.gone = x.gone[max(0, len(x.gone)-m.recall):]
+			}
 			known, news := m.forget(x.cur, hash, bits)
 			k, n := m.forget(x.old, hash, bits)
 			if news || n {
@@ -256,8 +270,31 @@ func (m *model) stored(x *modelHolder, e *prefix.Event) (out Outcome) {
 		}
 	}
 	if len(e.Tokens) == 0 {
+		slower := e.Tier != prefix.Device && !x.store
+		x.offloads = x.offloads || slower
 		for _, hash := range e.Hashes {
-			switch c := x.cur[hash]; {
+			c := x.cur[hash]
+			if c == nil && slower {
+				for _, g := range x.gone { // the last one counts
+					if g.hash == hash {
+						c = &modelClaim{name: g.name}
+					}
+				}
+				if c != nil && len(x.cur) >= m.limitOf(x) {
+					x.clear()
+					x.state, out.Result = CutOff, Exceeded
+					return out
+				}
+				if c != nil {
+					before := held(x.cur, c.name)
+					x.cur[hash] = c
+					if c.bits |= bits; held(x.cur, c.name) != before {
+						out.Blocks++
+					}
+					continue
+				}
+			}
+			switch {
 			case c == nil:
 				out.Unknown++
 			default:

@@ -23,6 +23,7 @@ type truth struct {
 	names  int // for how many blocks with the same tokens it has hashes of their own
 	room   int // of the index, in blocks
 	state  State
+	mute   bool // it stores on slower tiers without tokens
 	blocks []*trueBlock
 	lost   bool // something was, since the index was told last
 	log    []string
@@ -44,6 +45,7 @@ func newTruth(t *testing.T, r *rand.Rand, names int) *truth {
 	if r.IntN(3) == 0 {
 		x.room = 4 + r.IntN(20)
 	}
+	x.mute = r.IntN(2) == 0
 	x.ix = New(Config{Model: "m", BlockSize: 1, MaxBlocks: x.room})
 	x.h = x.ix.Open(0, 0)
 	x.mark(Exact)
@@ -105,7 +107,7 @@ func (x *truth) tell(e *prefix.Event) {
 	switch {
 	case e.Kind == prefix.Cleared:
 		x.mark(Exact)
-	case out.Result != Applied && out.Result != Full:
+	case out.Result != Applied && out.Result != Full, e.Kind == prefix.Stored && out.Unknown > 0:
 		x.mark(Partial) // as whoever reads the events does: the engine has what was not taken
 	}
 }
@@ -114,7 +116,10 @@ func (x *truth) tell(e *prefix.Event) {
 func (x *truth) store(b *trueBlock, t prefix.Tier) *prefix.Event {
 	b.bits |= 1 << t
 	e := &prefix.Event{Tier: t, BlockSize: 1, Tokens: []uint32{uint32(b.path[len(b.path)-1])}, Hashes: []prefix.Hash{b.hash}}
-	if b.parent != nil {
+	switch {
+	case x.mute && t != prefix.Device:
+		e.Tokens = nil
+	case b.parent != nil:
 		e.HasParent, e.Parent = true, b.parent.hash
 	}
 	return e
@@ -132,7 +137,12 @@ func (x *truth) step() {
 		x.tell(x.store(x.block(parent, "ab"[x.IntN(2)], x.IntN(x.names)), prefix.Device))
 	case n < 20: // offloaded
 		if b := x.has(func(*trueBlock) bool { return true }); b != nil {
-			x.tell(x.store(b, prefix.Tier(1+x.IntN(2))))
+			e := x.store(b, prefix.Tier(1+x.IntN(2)))
+			if x.IntN(2) == 0 && b.bits&1 != 0 && !x.stoodOn(b) { // told when it has left the device
+				b.bits &^= 1
+				x.tell(&prefix.Event{Kind: prefix.Removed, Hashes: []prefix.Hash{b.hash}})
+			}
+			x.tell(e)
 		}
 	default:
 		tier := prefix.Tier(x.IntN(3))
