@@ -307,7 +307,7 @@ func (d *door) server(h http.Handler, cert func() *tls.Certificate, log *slog.Lo
 	return s
 }
 
-// maxHandshakes returns how many handshakes there are at once, of so many connections. Each takes some 50 KiB while it waits for its client.
+// maxHandshakes returns how many handshakes there are at once, of so many connections. Each takes some 30 KiB while it waits for its client.
 func maxHandshakes(connections int) int { return max(connections/8, min(connections, 16)) }
 
 // protocols are those that TLS's handshake offers. HTTP/2 can be left out as net/http's can: GODEBUG=http2server=0.
