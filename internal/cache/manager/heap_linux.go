@@ -2,8 +2,8 @@ package manager
 
 // HeapGrowth is by how much, in percent, the heap of a Manager with so many slots may grow before it is collected, as debug.SetGCPercent takes it. Its
 // heap is a few large arrays without pointers, so that a collection costs the same whatever their size, and memory is what it must not take from
-// engines: it grows by 2 MiB, which is what publishing some 2,000 blocks leaves behind, and by a twentieth where that is more. With a mebibyte publishing
-// 16 KiB pages takes an eighth more processor time, with 4 MiB a tenth less; a tenth for all was a collection each 400 KiB with a pool of a few thousand pages.
+// engines: it grows by 2 MiB, which is what publishing some 20,000 blocks leaves behind, and by a twentieth where that is more. A tenth for all was a
+// collection each 400 KiB with a pool of a few thousand pages.
 func HeapGrowth(slots int) int {
 	const (
 		growth = 2 << 20
