@@ -46,7 +46,7 @@ type Options struct {
 	Name string
 	// Log gets what happens; required.
 	Log *slog.Logger
-	// Observe is told every Visible and Removed, in order, under the lock: it must not block. nil: nobody is.
+	// Observe is told every Visible and Removed, in order, under the lock: it must not block, and they are good until it returns. nil: nobody is.
 	Observe func(at time.Duration, a core.Action)
 	// Slots is told how many slots all arenas have, when an instance has registered, one call at a time: what the process takes for itself goes
 	// with it. nil: nobody is.
