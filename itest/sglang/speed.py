@@ -1,5 +1,7 @@
 """speed.py PERIGEE: how fast the backend restores 128 pages, beside a loop that copies and checksums the same pages out of the same memory of the Manager's into the same
-places in one thread of another process (loop/main.go, built here: needs Go), in turns. What lies where in physical memory would else decide by a third. Nothing is judged. Run with the Python of .cache/sglang/venv on a machine that does nothing else.
+places in one thread of another process (loop/main.go, built here: needs Go), in turns. What lies where in physical memory would else decide by a third. "two" is
+batch_get_v1 by the two messages that a Manager from before Fetch is asked with, "set" is batch_set_v1 of pages that are not there, with a quarter of the rounds.
+Nothing is judged. Run with the Python of .cache/sglang/venv on a machine that does nothing else.
 
     SGLANG_ON_CPU=1 .cache/sglang/venv/bin/python -P -B itest/sglang/speed.py bin/perigee
 """
@@ -70,20 +72,26 @@ def measure(program, case, bytes_):
     keys = pc.keys_of(pc.tokens(1, PAGES))
     assert b.batch_set_v1(keys, pc.slots(pool, *range(PAGES))) == [True] * PAGES
     loop = Loop(program, case.m, b, keys, pool, bytes_)
-    to = pc.slots(pool, *range(PAGES, 2 * PAGES))
-    took = {"loop": [], "get": [], "exists": []}
-    for i in range(ROUNDS + 20):
-        t = [time.perf_counter()]
-        assert b.batch_exists(keys) == PAGES
-        t.append(time.perf_counter())
-        assert b.batch_get_v1(keys, to) == [True] * PAGES
-        t.append(time.perf_counter())
+    from_, to = pc.slots(pool, *range(PAGES)), pc.slots(pool, *range(PAGES, 2 * PAGES))
+    took = {"loop": [], "get": [], "two": [], "exists": [], "set": []}
+
+    def timed(what, f, *args):
+        began = time.perf_counter()
+        got = f(*args)
         if i >= 20:
-            took["exists"].append(t[1] - t[0])
-            took["get"].append(t[2] - t[1])
-            took["loop"].append(loop.once())
-        else:
-            loop.once()
+            took[what].append(time.perf_counter() - began)
+        return got
+
+    for i in range(ROUNDS + 20):
+        for what in ("get", "two"):
+            b._store._fetches = what == "get"
+            assert timed("exists", b.batch_exists, keys) == PAGES
+            assert timed(what, b.batch_get_v1, keys, to) == [True] * PAGES
+        seconds = loop.once()
+        if i >= 20:
+            took["loop"].append(seconds)
+    for i in range(ROUNDS // 4 + 20):
+        assert timed("set", b.batch_set_v1, pc.keys_of(pc.tokens(2 + i, PAGES)), from_) == [True] * PAGES
     loop.close()
     b.close()
     return took
