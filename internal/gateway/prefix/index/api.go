@@ -44,8 +44,8 @@ const (
 	OtherSize
 	// PartialBlock is a store of the beginning of a block alone, as some engines publish them behind the last whole one. It is left out.
 	PartialBlock
-	// OtherGroup is an event of a KV cache group that the index leaves out, or of one whose blocks are of another size than the full-attention
-	// group's; see the package's design note.
+	// OtherGroup is a store of a KV cache group that the index leaves out, or of one whose blocks are of another size than the full-attention
+	// group's, or a removal of a side group from a slower tier; see the package's design note.
 	OtherGroup
 	// Full is a store for which the index has no room left ([Config.MaxBlocks]). An exact holder is partial from then on, whatever it is marked,
 	// until its claims begin anew.

@@ -9,7 +9,7 @@ import (
 type Claim struct {
 	Name chain.Key
 	// Before is what leads to the block before it, 0 for the first of a prompt: of the low half of that block's name the upper 38 and
-	// the lower 10 bits, the rest being 0. Where it comes from elsewhere it may be the whole half.
+	// the lower 10 bits, the rest being 0. Where it comes from elsewhere it may be the whole half. It leads nowhere where nothing may be made of it.
 	Before uint64
 	Hash   prefix.Hash
 	// Bits are the tiers, from bit 0; bit 4 is the window's group on the device, bit 5 the recurrent one.

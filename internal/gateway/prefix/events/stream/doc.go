@@ -18,7 +18,7 @@
 //
 // In Exact and in Repairing the claims count; in Blind they are kept and followed, and nobody sees them. Exact means: whatever is claimed
 // is held. Whether it is also all that is held is another question, [Status.Whole]: it is so if the numbers are known from 0, or from an
-// event on by which the engine said that it holds nothing. Where they are not, the claims are good, and the engine may hold more:
+// event on by which the engine said that it holds nothing, and all that it stored since could be followed ([Holed]). Where they are not, the claims are good, and the engine may hold more:
 // [Partial] trust. That is how "exact" is defined here, because a history that the engine has thrown away cannot be had again.
 //
 // # Promises
