@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import signal
 
 from servers import BIN, Server, ask, free_port, series, wait_until
 
@@ -43,7 +44,10 @@ class Manager:
         self.gone()
 
     def signal(self, number):
+        """Of SIGSTOP it returns when no thread runs any more: the one that has to see it may have to wait for a processor, and the others serve on."""
         self.server.child.send_signal(number)
+        if number == signal.SIGSTOP:
+            os.waitid(os.P_PID, self.server.child.pid, os.WSTOPPED)
 
     def stop(self):
         return self.server.stop()

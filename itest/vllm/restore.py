@@ -83,6 +83,26 @@ class Case(unittest.TestCase):
         """Until the Manager has what the engine's last steps computed: a step waits for its saves, but not for the last word on them."""
         wait_until(lambda: manager.number("granted_bytes") == 0, "nothing is being published")
 
+    def in_a_load(self, act, prompt):
+        """What the engine says to a prompt that the Manager has, if act() is done to the Manager between the lease and its load: which proves by its usage that it was."""
+        done = []
+
+        def between():
+            try:
+                wait_until(lambda: manager.number("query_reserved_bytes", 'phase="leased"') > 0, "a lease is given")
+                act()
+                done.append(True)
+            finally:
+                engine.slow.unlink()
+
+        engine.slow.write_text("600")
+        acting = threading.Thread(target=between)
+        acting.start()
+        a = self.say(prompt)
+        acting.join()
+        self.assertEqual((done, a.cached), ([True], 0), "it was restored, and what is checked here did not happen")
+        return a
+
     def empty(self):
         """The engine's own cache is empty, and its memory has something else in it."""
         engine.reset()
@@ -436,14 +456,9 @@ class Defaults(Case):
         want = self.computed(p)
         self.restored_again([p], [want])
         self.empty()
-        engine.slow.write_text("0.6")
-        stopping = threading.Timer(0.3, manager.signal, [signal.SIGSTOP])
-        stopping.start()
         try:
-            self.assertEqual(self.say(p).ids, want)
+            self.assertEqual(self.in_a_load(lambda: manager.signal(signal.SIGSTOP), p).ids, want)
         finally:
-            engine.slow.unlink()
-            stopping.join()
             manager.signal(signal.SIGCONT)
         wait_until(lambda: manager.number("pinned_bytes") == 0, "its lease is given back")
         self.restored_again([p], [want])
@@ -518,15 +533,7 @@ class Lost(Case):
         want = self.say(p).ids
         self.saved()
         self.empty()
-        engine.slow.write_text("1")
-        try:
-            killer = threading.Timer(0.5, manager.kill)
-            killer.start()
-            got = self.say(p)
-            killer.join()
-        finally:
-            engine.slow.unlink()
-        self.assertEqual(got.ids, want)
+        self.assertEqual(self.in_a_load(manager.kill, p).ids, want)
         manager.start()
         self.again([p], [want])
 

@@ -1,6 +1,6 @@
 """The connector, slowed down, for restore.py, which has to do something while a load or a save is under way:
 
-  - a load waits as long as the file says that PERIGEE_SLOW_LOADS names, if it is there;
+  - a load waits as many seconds as the file says that PERIGEE_SLOW_LOADS names, if it is there, or until it is gone;
   - a save stops after as many pages as the file says that PERIGEE_HOLD_SAVES names, in the middle of publishing: it says so in a file beside it with ".held" behind its name,
     and goes on when the first is gone.
 """
@@ -26,9 +26,11 @@ class _Waiting:
 
     @property
     def session(self):
+        file = pathlib.Path(os.environ["PERIGEE_SLOW_LOADS"])
         try:
-            with open(os.environ["PERIGEE_SLOW_LOADS"]) as f:
-                time.sleep(float(f.read()))
+            until = time.monotonic() + float(file.read_text())
+            while file.exists() and time.monotonic() < until:
+                time.sleep(0.01)
         except FileNotFoundError:
             pass
         return self._load.session
