@@ -21,7 +21,7 @@ func (ix *Index) Apply(h Holder, e *prefix.Event) (out Outcome) {
 	case prefix.Removed:
 		ix.removed(x, e, &out)
 	case prefix.Cleared:
-		if out.Blocks = x.cur.blocks; out.Blocks > 0 || x.old != nil || x.short || x.groups.missed {
+		if out.Blocks = x.cur.blocks; out.Blocks > 0 || x.old != nil || x.short || x.groups.missed || x.cur.loose || x.cur.gone != nil {
 			ix.clear(x)
 			x.groups.missed = false // of nothing there is nothing that we missed
 			ix.publish()
