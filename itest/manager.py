@@ -49,6 +49,12 @@ class Manager:
         if number == signal.SIGSTOP:
             os.waitid(os.P_PID, self.server.child.pid, os.WSTOPPED)
 
+    def stand_still(self):
+        """SIGSTOP, and until each thread has stopped: the signal alone says nothing of when."""
+        self.signal(signal.SIGSTOP)
+        states = lambda: [s.read_text().rpartition(")")[2].split()[0] for s in pathlib.Path(f"/proc/{self.server.child.pid}/task").glob("*/stat")]
+        wait_until(lambda: set(states()) == {"T"}, "it stands still")
+
     def stop(self):
         return self.server.stop()
 
@@ -61,6 +67,10 @@ class Manager:
     def published(self):
         """Pages that it was given so far, or had."""
         return sum(self.number("published_blocks_total", f'disposition="{d}"') for d in ("write", "present"))
+
+    def leased(self):
+        """Bytes that queries hold for restores."""
+        return self.number("query_reserved_bytes", 'phase="leased"')
 
     def quiet(self):
         """Nothing is being stored, restored or held."""

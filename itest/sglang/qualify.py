@@ -6,6 +6,8 @@ starting one is what takes the time; the order of ORDER at the end matters.
 """
 
 import atexit
+import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
@@ -34,6 +36,11 @@ SLOTS = 16384  # of the Manager's pool: 1 GiB, half of it for each of two engine
 ANSWER = 6  # tokens: enough to tell answers apart, and each is a step of the engine
 LENGTHS = (100, 129, 500, 1000, 1025, 1999, 3000)
 ZEROS = bytes(16 << 20)
+HOLD = "600"  # seconds: until the check has done what it wants to do meanwhile
+REGISTERED = "Perigee: registered with the Cache Manager"
+REFUSED = "Perigee: the cache is not flushed: pages are still being restored"
+WAIT_S = 20  # a request waits so long for its pages: more than a busy machine takes
+STAGED = 512  # pages of the linker's staging memory: not so many that what is not given back would not be seen
 watch = Stopwatch()
 results = []  # lines for the end
 salts = iter(range(1, 1 << 30))
@@ -45,7 +52,7 @@ class Engine:
     def __init__(self, manager, folder):
         self.manager, self.port, self.events, self.replay, self.server = manager, free_port(), free_port(), free_port(), None
         self.url = f"http://127.0.0.1:{self.port}"
-        self.slow = pathlib.Path(folder, "slow")  # see slow_gets.py
+        self.slow, self.held = pathlib.Path(folder, "slow"), pathlib.Path(folder, "slow.held")  # see slow_gets.py
 
     def start(self, *more, allocator="shm", env=(), **settings):
         """allocator "default" is a host pool that is nobody else's: then the backend copies. settings are of the extra config."""
@@ -53,7 +60,7 @@ class Engine:
             "backend_name": "perigee", "module_path": "slow_gets", "class_name": "SlowStorage", "interface_v1": 1,
             "prefetch_threshold": PAGE, "socket": self.manager.socket, "instance": "qualify", "model": MODEL, "url": self.url, "allocator": allocator,
             # Budgets that a busy machine does not use up: what is checked is that all is restored.
-            "lookup_ms": 5000, "prefetch_timeout_base": 20} | settings
+            "lookup_ms": 5000, "prefetch_timeout_base": WAIT_S} | settings
         self.begin([
             "--enable-hierarchical-cache", "--hicache-ratio", "2", "--hicache-write-policy", "write_through", "--hicache-io-backend", "direct",
             "--hicache-mem-layout", "page_first_direct", "--hicache-storage-prefetch-policy", "timeout", "--hicache-storage-backend", "dynamic",
@@ -61,8 +68,8 @@ class Engine:
 
     def start_linked(self):
         """With the linker in the place of the host pool and its storage."""
-        linker = {"linker": "PerigeeLinker", "linker_module_path": "perigee.sglang.linker", "linker_extra_config": {
-            "socket": self.manager.socket, "instance": "qualify", "model": MODEL, "url": self.url, "lookup_ms": 5000, "budget_ms": 20000}}
+        linker = {"linker": "SlowLinker", "linker_module_path": "slow_gets", "linker_extra_config": {
+            "socket": self.manager.socket, "instance": "qualify", "model": MODEL, "url": self.url, "lookup_ms": 5000, "budget_ms": 1000 * WAIT_S, "staging_bytes": STAGED * BYTES}}
         self.begin(["--enable-unified-cache-external-linker", "--unified-cache-external-linker-backend", "dynamic", "--unified-cache-external-linker-config", json.dumps(linker)])
 
     def begin(self, flags, env=()):
@@ -86,6 +93,30 @@ class Engine:
     def flush(self):
         """Empties its own caches, once it is idle."""
         wait_until(lambda: fetch(self.url + "/flush_cache", {})[0] == 200, "the engine is idle, and its caches are flushed")
+
+    def refuses_a_flush(self):
+        """Asks for one. True: it was refused because of restores, and not because of requests."""
+        before = self.said(REFUSED)
+        return fetch(self.url + "/flush_cache", {})[0] != 200 and self.said(REFUSED) > before
+
+    def said(self, what):
+        """How often its log has it."""
+        return (LOGS / "qualify-engine.log").read_text(errors="replace").count(what)
+
+    def requests(self):
+        """(those that wait, those that run)."""
+        loads = ask(self.url + "/v1/loads?include=core")["loads"]
+        return tuple(sum(x[f"num_{k}_reqs"] for x in loads) for k in ("waiting", "running"))
+
+    @contextlib.contextmanager
+    def slowed(self, how=HOLD):
+        """Gets are slow, as slow_gets.py has it, until the end, or until it is called."""
+        end = lambda: self.slow.unlink(missing_ok=True)
+        self.slow.write_text(how)
+        try:
+            yield end
+        finally:
+            end()
 
     def pools(self):
         """Its host pools, by descriptors of its processes that the kernel tells of: a file each, open for writing."""
@@ -167,6 +198,35 @@ class Case(unittest.TestCase):
             with open(pool, "r+b", buffering=0) as f:
                 for at in range(0, os.fstat(f.fileno()).st_size, len(ZEROS)):
                     os.pwrite(f.fileno(), ZEROS[:os.fstat(f.fileno()).st_size - at], at)
+
+    def later(self, call, *args):
+        """Begins a call in a thread of its own; result() of what is returned is what it gave."""
+        pool = concurrent.futures.ThreadPoolExecutor(1)
+        self.addCleanup(pool.shutdown)
+        return pool.submit(call, *args)
+
+    def let_go(self):
+        """Waits until the engine has no request any more, and none of those that it had has begun to compute."""
+        def gone():
+            waiting, running = engine.requests()
+            self.assertEqual(running, 0, "it computes: the restore was waited for no longer")
+            return waiting == 0
+
+        wait_until(gone, "the engine has let its requests go")
+
+    def goes_on(self, prompt):
+        """The Manager does, which stood still: waits until a prompt is restored again. The session may have been given up, and be another one by then."""
+        manager.signal(signal.SIGCONT)
+
+        def restored():
+            engine.flush()
+            return self.say(prompt).cached == restorable(len(prompt))
+
+        wait_until(restored, "the Manager is used again")
+        self.at_rest()
+
+    def at_rest(self):
+        wait_until(lambda: manager.quiet() and manager.leased() == 0, "nothing is held")
 
     def restored(self, got, want):
         """An answer that is right, with all of its prompt that can be from the Manager."""
@@ -288,27 +348,34 @@ class Times(Case):
 
 
 class Aborted(Case):
-    def leave(self, prompt, after):
-        """Sends a request and closes the connection."""
+    def leave(self, prompt, wait):
+        """Sends a request, waits, and closes the connection."""
         body = json.dumps({"input_ids": prompt, "sampling_params": {"max_new_tokens": 4, "temperature": 0}, "stream": True}).encode()
         s = socket.create_connection(("127.0.0.1", engine.port))
         s.sendall(b"POST /generate HTTP/1.1\r\nHost: e\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-        time.sleep(after)
-        s.close()
+        try:
+            wait()
+        finally:
+            s.close()
 
     def test_abort_during_a_restore(self):
-        p = tokens("left", 1500)
+        p, meanwhile = tokens("left", 1500), tokens("meanwhile", 1500)
         (want,) = self.store([p])
         self.empty()
-        engine.slow.write_text("1.5")
-        try:
-            self.leave(p, 0.7)
-            self.leave(p, 0.2)
-        finally:
-            engine.slow.unlink()
+        with engine.slowed():
+            self.leave(p, lambda: wait_until(manager.leased, "pages are leased: the restore is under way"))
+            self.leave(p, lambda: wait_until(lambda: engine.requests()[0], "another waits behind it"))
+            self.let_go()
+            self.assertGreater(manager.leased(), 0, "the restore is over, so that nothing was aborted in it")
+            self.assertTrue(engine.refuses_a_flush(), "it may still write into the host pool")
+            other = self.say(meanwhile)
+            self.assertGreater(manager.leased(), 0)
         engine.flush()
-        wait_until(manager.quiet, "nothing is held")
+        self.at_rest()
+        self.empty()
         self.restored(self.say(p), want.ids)
+        self.restored(self.say(meanwhile), other.ids)  # what was aborted has not written over it
+        self.at_rest()
 
     def test_many_aborts(self):
         prompts = [tokens(f"many {i}", 500) for i in range(4)]
@@ -316,9 +383,9 @@ class Aborted(Case):
         self.empty()
         r = random.Random(7)
         for _ in range(16):
-            self.leave(r.choice(prompts), r.random() * 0.1)
+            self.leave(r.choice(prompts), lambda: time.sleep(r.random() * 0.1))
         engine.flush()
-        wait_until(manager.quiet, "nothing is held")
+        self.at_rest()
         self.assertEqual([self.say(p).ids for p in prompts], [w.ids for w in want])
 
 
@@ -427,7 +494,7 @@ class Lost(Case):
 
         def kill():
             try:
-                held.append(wait_until(lambda: manager.number("query_reserved_bytes", 'phase="leased"'), "pages are leased for the restore"))
+                held.append(wait_until(manager.leased, "pages are leased for the restore"))
             finally:
                 manager.kill()
                 engine.slow.write_text("0")
@@ -444,23 +511,55 @@ class Lost(Case):
         manager.start()
         self.again()
 
-    def test_stopped_for_a_while(self):
+    def test_stopped_during_a_restore(self):
         """A Manager that hangs is worse than one that is gone: everything has its own end."""
-        def during(count):
-            self.served(count)
-            manager.signal(signal.SIGSTOP)
-            try:
-                self.served(count)
-            finally:
-                manager.signal(signal.SIGCONT)
-            self.served(count)
-
-        self.serve(during)
-        # The session may have ended, and a Manager that lives waits for the engine's processes before it gives their memory to anybody.
-        engine.flush()
-        manager.kill()
-        manager.start()
+        for how, under_way, check in ((HOLD, manager.leased, self.may_write), (HOLD + " before", engine.held.exists, self.writes_nothing)):
+            with self.subTest(how=how):
+                self.stopped(how, under_way, check)
         self.again()
+
+    def may_write(self, others):
+        """What it was asked to restore has no bound."""
+        self.assertTrue(engine.refuses_a_flush())
+        others()
+        self.assertTrue(engine.refuses_a_flush())
+
+    def writes_nothing(self, others):
+        """It has not read a message that asks and restores in one, which was then taken back: the memory is the engine's again."""
+        others()
+        self.empty()
+        said = engine.said(REGISTERED)
+        manager.signal(signal.SIGCONT)
+        wait_until(lambda: engine.said(REGISTERED) > said, "it has registered again")
+        (pool,) = engine.pools()
+        with open(pool, "rb") as f:
+            while part := f.read(len(ZEROS)):
+                self.assertTrue(part == ZEROS[:len(part)], "the host pool was written to")
+
+    def stopped(self, how, under_way, check):
+        """It stands still when pages are leased, or when it is to look for them, and then gets the message that is to have them copied."""
+        prompts = [tokens(f"stopped {how} {i}", 400 + 300 * i) for i in range(4)]
+        want = [a.ids for a in self.store(prompts)]
+        self.empty()
+        with engine.slowed(how) as end:
+            first = self.later(self.say, prompts[3])
+            wait_until(under_way, "a restore is under way")
+            try:
+                manager.stand_still()
+                self.assertFalse(first.done(), "the restore is over")
+                end()
+                got = first.result()
+                self.assertEqual((got.of.get("storage", 0), got.ids), (0, want[3]), "it computes")
+                check(lambda: self.others(prompts, want))
+            finally:
+                self.goes_on(prompts[0])
+        self.empty()
+        for p, w in zip(prompts, want):
+            self.restored(self.say(p), w)
+
+    def others(self, prompts, want):
+        got = at_once([lambda p=p: self.say(p) for p in prompts])
+        self.assertEqual([(a.of.get("storage", 0), a.ids) for a in got], [(0, w) for w in want])
 
     def test_a_small_pool(self):
         """64 pages, of which each prompt takes 25 and more: blocks are evicted and refused all the time."""
@@ -480,9 +579,31 @@ class Lost(Case):
 
 
 class Fresh(Case):
-    """In an engine that was just started, and that copies itself what the Manager had copied: its host pool is not in shared memory."""
+    """In an engine that was just started."""
 
-    def test_fresh(self):
+    def test_after_one_that_was_killed(self):
+        """By the second copy route. What the engine before held is free again, and what it stored is there."""
+        prompts = [tokens(f"killed engine {n}", n) for n in LENGTHS]
+        want = self.store(prompts)
+        self.empty()
+        with engine.slowed():
+            lost = self.later(self.say, prompts[-1])
+            wait_until(manager.leased, "pages are leased: a restore is under way")
+            engine.kill()
+        self.assertIsNotNone(lost.exception())
+        wait_until(lambda: manager.number("sessions") == 0, "the engine has gone")
+        self.at_rest()
+        engine.start()
+        wait_until(manager.registered, "it has registered")
+        copied = manager.number("copied_bytes_total", "restore")
+        for p, w in zip(prompts, want):
+            self.restored(self.say(p), w.ids)
+        n = sum(map(restorable, map(len, prompts)))
+        self.assertEqual(manager.number("copied_bytes_total", "restore") - copied, n // PAGE * BYTES, "each byte once, by the Manager")
+        results.append(f"{len(prompts)} prompts in a fresh engine after one that was killed: {n} of {sum(map(len, prompts))} tokens restored, answers equal")
+
+    def test_by_the_first_route(self):
+        """It copies itself what the Manager had copied: its host pool is not in shared memory."""
         prompts = [tokens(f"fresh {n}", n) for n in LENGTHS]
         want = self.store(prompts)
         another(allocator="default")
@@ -695,31 +816,129 @@ class Linked(Case):
 
     own = True
 
-    def test_linker(self):
+    @classmethod
+    def setUpClass(cls):
         leave()
         engine.start_linked()
-        self.linked()
-
-    def linked(self):
         wait_until(manager.registered, "it has registered")
-        prompts = [tokens(f"linked {i}", 300 + 47 * i) for i in range(8)]
-        want = [a.ids for a in self.store(prompts)]
+
+    def empty(self):
+        """The device cache is empty, and its first slots, which the next prompts get, have something else in them."""
+        engine.flush()
+        self.computed(tokens(f"between {next(salts)}", 4096), 1)
+        engine.flush()
+        self.at_rest()
+
+    def restored(self, got, want):
+        self.assertEqual((got.of, got.ids), ({"host": restorable(len(got.prompt))}, want), len(got.prompt))
+
+    def prompts(self, name):
+        """Eight, which were stored, and their answers; they and their staging memory fit in at once."""
+        prompts = [tokens(f"linked {name} {i}", 300 + 47 * i) for i in range(8)]
+        return prompts, [a.ids for a in self.store(prompts)]
+
+    def say_all(self, prompts):
+        return at_once([lambda p=p: self.say(p) for p in prompts])
+
+    def test_at_once(self):
+        prompts, want = self.prompts("at once")
         self.assertEqual(manager.number("events_unnamed_blocks_total"), 0)
         for n in (1, 4, 8):
             with self.subTest(concurrency=n):
-                engine.flush()
+                self.empty()
                 for first in range(0, 8, n):
-                    for got, w in zip(at_once([lambda p=p: self.say(p) for p in prompts[first:first + n]]), want[first:first + n]):
-                        self.assertEqual((got.of, got.ids), ({"host": restorable(len(got.prompt))}, w))
+                    for got, w in zip(self.say_all(prompts[first:first + n]), want[first:first + n]):
+                        self.restored(got, w)
+
+    def test_one_prompt_eight_times_at_once(self):
         p = tokens("eight times, linked", 600)
         cold = at_once([lambda: self.say(p)] * 8)  # one computes, and the device cache overtakes the others' lookups
         wait_until(manager.quiet, "it is stored")
-        engine.flush()
+        self.empty()
         warm = at_once([lambda: self.say(p)] * 8)
         self.assertEqual(len({tuple(a.ids) for a in cold + warm}), 1)
         self.assertEqual({a.cached for a in warm}, {restorable(600)})
         engine.flush()
-        wait_until(manager.quiet, "nothing is held")
+        self.at_rest()
+
+    def test_aborted_while_it_is_looked_up(self):
+        """So often that staging memory would be used up if it were not given back."""
+        p = tokens("left, linked", 1500)
+        (want,) = self.store([p])
+        self.empty()
+        for i in range(STAGED // (1500 // PAGE) + 1):
+            name = f"aborted-{i}"
+            with engine.slowed():
+                body = {"rid": name, "input_ids": p, "sampling_params": {"max_new_tokens": ANSWER, "temperature": 0}}
+                answer = self.later(fetch, engine.url + "/generate", body)
+                wait_until(manager.leased, "pages are leased: it is looked up")
+                fetch(engine.url + "/abort_request", {"rid": name})
+                self.let_go()
+                self.assertGreater(manager.leased(), 0, "the lookup is over, so that nothing was aborted in it")
+            self.assertIn("abort", answer.result()[1].lower())
+            self.at_rest()
+        self.restored(self.say(p), want.ids)
+
+    def test_its_time_is_up(self):
+        """A lookup that takes too long: the request computes, and what comes for it is given back."""
+        p = tokens("too long, linked", 1500)
+        (want,) = self.store([p])
+        self.empty()
+        with engine.slowed():
+            began = time.monotonic()
+            got = self.say(p)
+            self.assertGreaterEqual(time.monotonic() - began, WAIT_S)
+            self.assertGreater(manager.leased(), 0)
+            self.assertEqual((got.cached, got.ids), (0, want.ids))
+        self.at_rest()
+        self.empty()
+        self.restored(self.say(p), want.ids)
+
+    def test_a_manager_that_hangs(self):
+        """It stands still in a restore, which has no bound. Requests go on, and do not wait for it one by one; the caches are flushed."""
+        prompts, want = self.prompts("hangs")
+        self.empty()
+        with engine.slowed() as end:
+            first = self.later(self.say, prompts[7])
+            wait_until(manager.leased, "a restore is under way")
+            try:
+                manager.stand_still()
+                end()
+                got = first.result()
+                self.assertEqual((got.cached, got.ids), (0, want[7]), "it computes")
+                engine.flush()
+                began = time.monotonic()
+                self.assertEqual(self.say(tokens("short, beside one that hangs", 100)).cached, 0)
+                took = time.monotonic() - began
+                self.assertLess(took, WAIT_S, "it has waited for its whole budget")
+                self.assertEqual([(a.cached, a.ids) for a in self.say_all(prompts)], [(0, w) for w in want])
+            finally:
+                self.goes_on(prompts[0])
+        self.empty()
+        for p, w in zip(prompts, want):
+            self.restored(self.say(p), w)
+        results.append(f"the linker beside a Manager that hangs: a request of 100 tokens took {took:.1f} s, of a budget of {WAIT_S}")
+
+    def test_a_manager_that_is_killed(self):
+        """While it restores; and back."""
+        prompts, want = self.prompts("killed")
+        self.empty()
+        with engine.slowed() as end:
+            first = self.later(self.say, prompts[7])
+            wait_until(manager.leased, "a restore is under way")
+            manager.kill()
+            end()
+            got = first.result()
+            self.assertEqual((got.cached, got.ids), (0, want[7]), "it computes")
+        engine.flush()
+        self.assertEqual([(a.cached, a.ids) for a in self.say_all(prompts)], [(0, w) for w in want])
+        manager.start()
+        wait_until(manager.registered, "it has registered again")
+        engine.flush()
+        prompts, want = self.prompts("back")
+        self.empty()
+        for got, w in zip(self.say_all(prompts), want):
+            self.restored(got, w)
 
 
 def leave():

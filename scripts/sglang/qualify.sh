@@ -29,6 +29,9 @@ trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 rm -f "$dir"/log/qualify-*
 python3 -I -B python/tests/sglang_check.py
+# Where serve.sh has it: what SGLang compiles when it hashes its first pages is then there before an engine needs it. An engine that is told to flush its caches while it
+# compiles ends after ten seconds.
+export TORCH_EXTENSIONS_DIR=$PWD/$dir/extensions
 nice -n 5 "$dir/venv/bin/python" -B itest/sglang/pools_check.py bin/perigee
 if ! nice -n 5 "$dir/venv/bin/python" -B itest/sglang/qualify.py "$@"; then
 	for log in "$dir"/log/qualify-*.err; do
