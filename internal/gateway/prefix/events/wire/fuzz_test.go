@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"math"
 	"runtime"
 	"slices"
 	"testing"
@@ -128,17 +129,27 @@ func TestLiesCostNothing(t *testing.T) {
 		"deep":   deep,
 		"maps":   maps,
 	} {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		var d Decoder
-		if err := d.Begin(p); err != nil {
-			t.Fatalf("%s: %v", name, err)
+		least := uint64(math.MaxUint64) // the runtime's own allocations are counted too
+		for range 5 {
+			least = min(least, allocated(t, name, p))
 		}
-		for s := d.Next(); s != End && s != Broken; s = d.Next() {
-		}
-		runtime.ReadMemStats(&after)
-		if n := after.TotalAlloc - before.TotalAlloc; n > 4<<10 {
-			t.Errorf("%s: %d bytes", name, n)
+		if least > 4<<10 {
+			t.Errorf("%s: %d bytes", name, least)
 		}
 	}
+}
+
+// allocated is how many bytes the process allocates while a payload is read.
+func allocated(t *testing.T, name string, p []byte) uint64 {
+	t.Helper()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	var d Decoder
+	if err := d.Begin(p); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	for s := d.Next(); s != End && s != Broken; s = d.Next() {
+	}
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
 }
