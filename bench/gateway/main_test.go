@@ -29,7 +29,7 @@ func TestBenchRuns(t *testing.T) {
 func benchRuns(t *testing.T, rate string) {
 	dir := t.TempDir()
 	out := filepath.Join(dir, "out.json")
-	err := benchMain(t.Context(), []string{"-perigee", "", "-rounds", "2", "-d", "250ms", "-warm", "10ms",
+	err := benchMain(t.Context(), []string{"-perigee", "", "-rounds", "2", "-d", "250ms", "-warm", "10ms", "-chunks", "4",
 		"-bodies", "1024", "-conns", "2", "-rate", rate, "-json", out, "-logs", dir})
 	if err != nil {
 		t.Fatal(err)
