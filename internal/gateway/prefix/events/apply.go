@@ -219,7 +219,7 @@ func (f *feed) event(e *prefix.Event, left *int) {
 		*left -= len(p.Hashes)
 	}
 	f.count(&o)
-	at.refused = at.refused || e.Kind == prefix.Stored && leavesOut(&o)
+	at.refused = at.refused || e.Kind == prefix.Stored && f.leavesOut(&o)
 	if o.Result == index.Applied && at.told < n {
 		return
 	}
@@ -241,10 +241,16 @@ func (at *applying) hole() {
 
 // leavesOut tells whether the index did not take all that a store says. What KV cache groups store that it leaves out is its own affair, and so is
 // a block that is not full.
-func leavesOut(o *index.Outcome) bool {
+//
+// An orphan is a hole where the claims were taken over from somebody else, whose copy may lack its parent. On a stream of which we have all it is none of
+// ours: vLLM may have one block twice, says of the first that goes that the hash has gone, and stores on the other. So each of its streams would be
+// partial for ever after a while, and the word would mean nothing.
+func (f *feed) leavesOut(o *index.Outcome) bool {
 	switch o.Result {
-	case index.Orphan, index.Malformed, index.OtherSize, index.Full:
+	case index.Malformed, index.OtherSize, index.Full:
 		return true
+	case index.Orphan:
+		return f.adopted
 	}
 	return o.Unknown > 0
 }

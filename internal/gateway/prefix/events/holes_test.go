@@ -47,15 +47,15 @@ func TestStoresThatAreNotFollowed(t *testing.T) {
 		whole  bool
 	}{
 		"nothing":                     {nil, true},
-		"a parent that nobody knows":  {[][]byte{link(49, 1, true)}, false},
+		"a parent that nobody knows":  {[][]byte{link(49, 1, true)}, true}, // a copy of it was said to be gone
 		"a medium that nobody knows":  {[][]byte{bytes.Replace(link(17, 1, true), []byte("GPU"), []byte("TAP"), 1)}, false},
 		"fields that do not fit":      {[][]byte{sized}, false},
 		"a hash that nobody knows":    {[][]byte{named("BlockStored", "medium", "CPU")}, false},
 		"no hashes":                   {[][]byte{msgp.AppendString(msgp.AppendArrayHeader(nil, 1), "BlockStored")}, false},
 		"a removal of what is not":    {[][]byte{named("BlockRemoved")}, true},
 		"a type that nobody knows":    {[][]byte{named("BlockMoved")}, true},
-		"then it holds nothing":       {[][]byte{link(49, 1, true), cleared}, true},
-		"when it has held nothing":    {[][]byte{cleared, link(49, 1, true)}, false},
+		"then it holds nothing":       {[][]byte{sized, cleared}, true},
+		"when it has held nothing":    {[][]byte{cleared, sized}, false},
 		"unreadable, then nothing":    {[][]byte{named("BlockStored", "medium", "TAP"), cleared}, true},
 		"unreadable, when it had not": {[][]byte{cleared, named("BlockStored", "medium", "TAP"), link(1, 1, false)}, false},
 	} {
