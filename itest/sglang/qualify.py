@@ -688,7 +688,7 @@ class Both(Case):
             "kv_connector_extra_config": {"socket": manager.socket, "instance": "vllm", "lookup_ms": 5000, "save_ms": 10000, "url": url, "model": MODEL}}
         with watch.row("a vLLM engine, from nothing to ready"):
             vllm = Server("qualify-vllm", LOGS, [
-                "env", f"PYTHONPATH={ROOT / 'python'}", ROOT / "scripts/vllm/serve.sh", "--name", "qualify-vllm", "--port", port, "--events-port", events, "--replay-port", replay,
+                "env", f"PYTHONPATH={ROOT / 'python'}", ROOT / "scripts/vllm/serve.sh", "--name", "sglang-vllm", "--port", port, "--events-port", events, "--replay-port", replay,
                 "--blocks", "128", "--max-len", "4000", "--cpus", "0", "--dev", "--", "--kv-transfer-config", json.dumps(transfer)])
             self.addCleanup(lambda: vllm.child.poll() is None and vllm.stop())
             vllm.ready()
