@@ -115,20 +115,7 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 	if errs := faults.Errors(); len(errs) > 0 {
 		return nil, &FilesError{Faults: errs}
 	}
-	g := &Gateway{
-		log: o.Log, level: o.Level, seed: o.Seed, tracker: &load.Tracker{}, explain: explain.NewLog(o.DecisionLog), failed: make(chan error, 3),
-		registry:  fleet.NewRegistry(assemble.Breaker(&c.Breaker), c.Load.Freshness),
-		transport: upstream.New(upstream.Options{}), asking: keeper.NewClient(), metrics: telemetry.New(),
-		source: o.Source, nudge: make(chan struct{}, 1), files: held, seen: seen,
-	}
-	g.absent = &absentees{registry: g.registry, log: o.Log, gone: map[string]absence{}}
-	g.blind = blindCaps{log: o.Log, told: map[blindCap]bool{}}
-	g.cfg.Store(c)
-	g.setLevel(c)
-	g.engineKeys.set(keysByURL(c, held, nil, nil))
-	g.asking.Transport = g.engineKeys.over(g.asking.Transport)
-	g.public.cert.Store(held.publicCert)
-	g.admin.cert.Store(held.adminCert)
+	g := assembled(&o, held, seen)
 	g.prefixes = startPrefixes(g.registry, g.cfg.Load, g.asking, g.metrics, o.Log)
 	models, built, err := buildModels(c, held, o.Seed, nil, g.prefixes)
 	if err == nil {
@@ -176,6 +163,26 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 		g.startWatch(o.WatchInterval)
 	}
 	return g, nil
+}
+
+// assembled is a gateway in which nothing runs yet.
+func assembled(o *Options, held *files, seen sight) *Gateway {
+	c := o.Config
+	g := &Gateway{
+		log: o.Log, level: o.Level, seed: o.Seed, tracker: &load.Tracker{}, explain: explain.NewLog(o.DecisionLog), failed: make(chan error, 3),
+		registry:  fleet.NewRegistry(assemble.Breaker(&c.Breaker), c.Load.Freshness),
+		transport: upstream.New(upstream.Options{}), asking: keeper.NewClient(), metrics: telemetry.New(),
+		source: o.Source, nudge: make(chan struct{}, 1), files: held, seen: seen,
+	}
+	g.absent = &absentees{registry: g.registry, log: o.Log, gone: map[string]absence{}}
+	g.blind = blindCaps{log: o.Log, told: map[blindCap]bool{}}
+	g.cfg.Store(c)
+	g.setLevel(c)
+	g.engineKeys.set(keysByURL(c, held, nil, nil))
+	g.asking.Transport = g.engineKeys.over(g.asking.Transport)
+	g.public.cert.Store(held.publicCert)
+	g.admin.cert.Store(held.adminCert)
+	return g
 }
 
 // abandon takes down what there is of a gateway that has no server yet.

@@ -126,6 +126,19 @@ func (r *managerRig) wantHeld(want string) {
 	r.until("held", r.held, want)
 }
 
+// dies ends the Manager: what is held then is so soon.
+func (r *managerRig) dies(then string) {
+	r.t.Helper()
+	r.m.Stop()
+	died := time.Now()
+	r.wantHeld(then)
+	if took := time.Since(died); took > 3*time.Second { // a second, on a machine that has one
+		r.t.Errorf("a dead Manager's claims are gone after %v", took)
+	} else {
+		r.t.Logf("a dead Manager's claims are gone after %v", took)
+	}
+}
+
 // evict has engines compute other prompts, whose blocks take all of their pools.
 func (r *managerRig) evict(engines ...int) {
 	r.t.Helper()
@@ -225,14 +238,7 @@ func TestManagerSteersCost(t *testing.T) {
 	r.prepare()
 	r.cost(0.001)
 	r.wantHeld("e1 0+512, e2 256+0")
-	r.m.Stop()
-	died := time.Now()
-	r.wantHeld("e1 0+0, e2 256+0")
-	if took := time.Since(died); took > 3*time.Second { // a second, on a machine that has one
-		t.Errorf("a dead Manager's claims are gone after %v", took)
-	} else {
-		t.Logf("a dead Manager's claims are gone after %v", took)
-	}
+	r.dies("e1 0+0, e2 256+0")
 	r.pick("e2", "a dead Manager")
 }
 

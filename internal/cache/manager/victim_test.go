@@ -227,6 +227,7 @@ func TestKilledParent(t *testing.T) {
 	v.Process.Kill()
 	v.Wait()
 	m.until("the victim is fenced", func(st Status) bool { return len(st.Sessions) == 0 })
+	m.until("the connections that its child has are closed here", func(st Status) bool { return st.Connections == 0 })
 	if err := syscall.Kill(-v.Process.Pid, 0); err != nil {
 		t.Errorf("its child has ended too: %v", err)
 	}
