@@ -84,11 +84,14 @@ var arrows = map[string][]string{
 	"internal/cache/core":         {"internal/cache/storage/dram", "internal/cache/state", "internal/chain"},
 
 	// The shell of the Cache Manager.
-	"internal/cache/storage/pool/layout": {},                                                                                               // shares of the pool to arenas
-	"internal/cache/storage/pool":        {"internal/cache/storage/pool/layout"},                                                           // memfds
-	"internal/cache/storage/hostpool":    {},                                                                                               // an engine's own memory, mapped
-	"internal/cache/channel":             {"internal/cache/channel/wire"},                                                                  // the Manager's end of the socket
-	"internal/cache/channel/client":      {"internal/cache/channel/wire", "internal/cache/core", "internal/cache/state", "internal/chain"}, // an engine's end
+	"internal/cache/storage/pool/layout": {},                                     // shares of the pool to arenas
+	"internal/cache/storage/pool":        {"internal/cache/storage/pool/layout"}, // memfds
+	"internal/cache/storage/hostpool":    {},                                     // an engine's own memory, mapped
+	"internal/cache/channel":             {"internal/cache/channel/wire"},        // the Manager's end of the socket
+	"internal/cache/copysum":             {},                                     // a copy and its checksum in one pass
+	"internal/cache/channel/client": { // an engine's end
+		"internal/cache/channel/wire", "internal/cache/copysum", "internal/cache/core", "internal/cache/state", "internal/chain",
+	},
 	// The daemon joins the core to the channel, the pool and the admin listener.
 	"internal/cache/manager": {
 		"internal/cache/channel", "internal/cache/channel/wire", "internal/cache/core", "internal/cache/state", "internal/cache/storage/hostpool", "internal/cache/storage/pool", "internal/cache/storage/pool/layout",

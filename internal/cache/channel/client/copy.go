@@ -4,9 +4,11 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+
+	"github.com/perigee-llm/perigee/internal/cache/copysum"
 )
 
-// move is a page that is copied: src over dst, which is as long. sum is the checksum of what is in dst then.
+// move is a page that is copied: src over dst, which is as long. sum is the checksum of what was stored in dst.
 type move struct {
 	dst, src []byte
 	sum      uint64
@@ -16,8 +18,12 @@ type move struct {
 // bytes there was a tenth of copying 16 KiB. Behind each batch a context's end is seen.
 const batchBytes = 2 << 20
 
+// pastBytes is how many bytes are restored past the cache, of a batch: as much as a core's own cache holds would not be in it anyway when the last of them is.
+const pastBytes = 1 << 20
+
 // copyAll copies pages, by so many goroutines: page says what one is, in their order. It returns how many of the first were copied; all if there is no error.
-func copyAll(ctx context.Context, list []move, copiers int, page func(i int, m *move) error) (copied int, err error) {
+// A batch of past bytes or more goes past the cache.
+func copyAll(ctx context.Context, list []move, copiers, past int, page func(i int, m *move) error) (copied int, err error) {
 	for copied < len(list) && err == nil {
 		at, bytes := copied, 0
 		for ; at < len(list) && bytes < copiers*batchBytes; at++ {
@@ -29,14 +35,24 @@ func copyAll(ctx context.Context, list []move, copiers int, page func(i int, m *
 			}
 			bytes += len(list[at].src)
 		}
-		copyBatch(list[copied:at], copiers)
+		way := copysum.Through
+		if bytes >= past {
+			way = copysum.Past
+		}
+		copyBatch(list[copied:at], copiers, way)
 		copied = at
 	}
 	return copied, err
 }
 
 // copyBatch copies pages by so many goroutines, of which one is the caller's own, and returns when none of them is at it.
-func copyBatch(list []move, copiers int) {
+func copyBatch(list []move, copiers int, way func(dst, src []byte) uint64) {
+	if copiers = min(copiers, len(list)); copiers <= 1 {
+		for i := range list {
+			list[i].sum = way(list[i].dst, list[i].src)
+		}
+		return
+	}
 	var next atomic.Int64
 	work := func() {
 		for {
@@ -44,11 +60,11 @@ func copyBatch(list []move, copiers int) {
 			if i >= len(list) {
 				return
 			}
-			list[i].sum = copySum(list[i].dst, list[i].src)
+			list[i].sum = way(list[i].dst, list[i].src)
 		}
 	}
 	var wg sync.WaitGroup
-	for range min(copiers, len(list)) - 1 {
+	for range copiers - 1 {
 		wg.Go(work)
 	}
 	work()

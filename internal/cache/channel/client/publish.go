@@ -54,7 +54,7 @@ func (s *Session) PublishPages(ctx context.Context, p *Publish, page func(block 
 	var list []move
 	return s.publishAll(ctx, p, filler{summed: true, every: pieceBytes, fill: func(ctx context.Context, done []wire.Sealed, mem [][]byte, blocks []int) (int, error) {
 		list = sizedMoves(list, len(done))
-		written, err := copyAll(ctx, list, s.opt.Copiers, func(i int, m *move) (err error) {
+		written, err := copyAll(ctx, list, s.opt.Copiers, 0, func(i int, m *move) (err error) {
 			m.dst = mem[i]
 			if m.src, err = page(blocks[i]); err == nil && len(m.src) != len(m.dst) {
 				err = fmt.Errorf("page %d has %d bytes, and its slot %d", blocks[i], len(m.src), len(m.dst))

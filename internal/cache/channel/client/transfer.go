@@ -32,7 +32,7 @@ func (s *Session) RestoreTo(ctx context.Context, l *Lease, consumer uint32, to f
 	var list []move
 	return s.restore(ctx, l, consumer, &wire.Take{Lease: l.ID, Consumer: consumer}, func(ctx context.Context, first int, pages [][]byte, slots []core.PlanSlot) error {
 		list = sizedMoves(list, len(pages))
-		copied, err := copyAll(ctx, list, s.opt.Copiers, func(i int, m *move) (err error) {
+		copied, err := copyAll(ctx, list, s.opt.Copiers, pastBytes, func(i int, m *move) (err error) {
 			m.src = pages[i]
 			if m.dst, err = to(first+i, len(m.src)); err == nil && len(m.dst) != len(m.src) {
 				err = fmt.Errorf("page %d has %d bytes, and there is room for %d", first+i, len(m.src), len(m.dst))

@@ -1,0 +1,103 @@
+package copysum
+
+import (
+	"encoding/binary"
+	"math/bits"
+
+	"github.com/zeebo/xxh3"
+)
+
+// Through copies src over dst, which is as long and does not overlap it, and returns XXH3-64 of it. What is copied is in the core's cache then, as far as it
+// fits: for what is read soon.
+func Through(dst, src []byte) uint64 {
+	if len(src) < least || !quick {
+		return plain(dst, src)
+	}
+	return fused(dst, src, through)
+}
+
+// Past is Through past the cache, if dst begins at a multiple of 32 bytes: for what is not read soon, or is more than a cache holds. It is the quicker one, since
+// memory that is overwritten is not read first. All is stored when it returns: who is told of it afterwards sees it.
+func Past(dst, src []byte) uint64 {
+	if len(src) < least || !quick {
+		return plain(dst, src)
+	}
+	if !aligned(dst) {
+		return fused(dst, src, through)
+	}
+	return fused(dst, src, past)
+}
+
+// least is how many bytes are worth it. Fewer than 241 are summed in another way.
+const least = 1024
+
+// plain copies and sums one after the other.
+func plain(dst, src []byte) uint64 {
+	copy(dst[:len(src)], src)
+	return xxh3.Hash(dst[:len(src)])
+}
+
+// The parts of XXH3 that its specification names so.
+const (
+	prime32x1 = 0x9e3779b1
+	prime32x2 = 0x85ebca77
+	prime32x3 = 0xc2b2ae3d
+	prime64x1 = 0x9e3779b185ebca87
+	prime64x2 = 0xc2b2ae3d27d4eb4f
+	prime64x3 = 0x165667b19e3779f9
+	prime64x4 = 0x85ebca77c2b2ae63
+	prime64x5 = 0x27d4eb2f165667c5
+	avalanche = 0x165667919e3779f9
+
+	stripe = 64 // bytes that are summed together
+)
+
+// secret is XXH3's default.
+var secret = [192]byte{
+	0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe, 0x7c, 0x01, 0x81, 0x2c, 0xf7, 0x21, 0xad, 0x1c,
+	0xde, 0xd4, 0x6d, 0xe9, 0x83, 0x90, 0x97, 0xdb, 0x72, 0x40, 0xa4, 0xa4, 0xb7, 0xb3, 0x67, 0x1f,
+	0xcb, 0x79, 0xe6, 0x4e, 0xcc, 0xc0, 0xe5, 0x78, 0x82, 0x5a, 0xd0, 0x7d, 0xcc, 0xff, 0x72, 0x21,
+	0xb8, 0x08, 0x46, 0x74, 0xf7, 0x43, 0x24, 0x8e, 0xe0, 0x35, 0x90, 0xe6, 0x81, 0x3a, 0x26, 0x4c,
+	0x3c, 0x28, 0x52, 0xbb, 0x91, 0xc3, 0x00, 0xcb, 0x88, 0xd0, 0x65, 0x8b, 0x1b, 0x53, 0x2e, 0xa3,
+	0x71, 0x64, 0x48, 0x97, 0xa2, 0x0d, 0xf9, 0x4e, 0x38, 0x19, 0xef, 0x46, 0xa9, 0xde, 0xac, 0xd8,
+	0xa8, 0xfa, 0x76, 0x3f, 0xe3, 0x9c, 0x34, 0x3f, 0xf9, 0xdc, 0xbb, 0xc7, 0xc7, 0x0b, 0x4f, 0x1d,
+	0x8a, 0x51, 0xe0, 0x4b, 0xcd, 0xb4, 0x59, 0x31, 0xc8, 0x9f, 0x7e, 0xc9, 0xd9, 0x78, 0x73, 0x64,
+	0xea, 0xc5, 0xac, 0x83, 0x34, 0xd3, 0xeb, 0xc3, 0xc5, 0x81, 0xa0, 0xff, 0xfa, 0x13, 0x63, 0xeb,
+	0x17, 0x0d, 0xdd, 0x51, 0xb7, 0xf0, 0xda, 0x49, 0xd3, 0x16, 0x55, 0x26, 0x29, 0xd4, 0x68, 0x9e,
+	0x2b, 0x16, 0xbe, 0x58, 0x7d, 0x47, 0xa1, 0xfc, 0x8f, 0xf8, 0xb8, 0xd1, 0x7a, 0xd0, 0x31, 0xce,
+	0x45, 0xcb, 0x3a, 0x8f, 0x95, 0x16, 0x04, 0x28, 0xaf, 0xd7, 0xfb, 0xca, 0xbb, 0x4b, 0x40, 0x7e,
+}
+
+// Where in the secret the last stripe's part begins, and the one of the end.
+const (
+	lastSecret  = len(secret) - stripe - 7
+	mergeSecret = 11
+)
+
+// pass copies and sums so many stripes, and mixes the sums behind every sixteenth.
+type pass func(sums *[8]uint64, dst, src *byte, stripes int)
+
+// fused makes the sum of at least 241 bytes: stripe by stripe as far as bytes are left behind one, then the last 64 bytes.
+func fused(dst, src []byte, run pass) uint64 {
+	sums := [8]uint64{prime32x3, prime64x1, prime64x2, prime64x3, prime64x4, prime32x2, prime64x5, prime32x1}
+	n := len(src)
+	dst = dst[:n]
+	run(&sums, &dst[0], &src[0], (n-1)/stripe)
+	var last [stripe]byte // read once, like all others
+	copy(last[:], src[n-stripe:])
+	copy(dst[n-stripe:], last[:])
+	for i := range sums {
+		word := binary.LittleEndian.Uint64(last[8*i:])
+		x := word ^ binary.LittleEndian.Uint64(secret[lastSecret+8*i:])
+		sums[i^1] += word
+		sums[i] += x & 0xffffffff * (x >> 32)
+	}
+	sum := uint64(n) * prime64x1
+	for i := 0; i < len(sums); i += 2 {
+		at := secret[mergeSecret+8*i:]
+		high, low := bits.Mul64(sums[i]^binary.LittleEndian.Uint64(at), sums[i+1]^binary.LittleEndian.Uint64(at[8:]))
+		sum += high ^ low
+	}
+	sum = (sum ^ sum>>37) * avalanche
+	return sum ^ sum>>32
+}

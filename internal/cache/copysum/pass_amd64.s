@@ -1,0 +1,100 @@
+//go:build !race
+
+#include "textflag.h"
+
+// A pass in the terms of XXH3's specification, with its eight accumulators in Y1 and Y2.
+//
+//	R9  secret, R8 where a stripe's part of it begins
+//	SI  source, DI destination
+//	CX  stripes left, DX those of a block
+
+DATA prime<>+0(SB)/8, $0x9e3779b1
+DATA prime<>+8(SB)/8, $0x9e3779b1
+DATA prime<>+16(SB)/8, $0x9e3779b1
+DATA prime<>+24(SB)/8, $0x9e3779b1
+GLOBL prime<>(SB), RODATA|NOPTR, $32
+
+// STRIPE stores 64 bytes by STORE and adds them. What is ahead is asked for: the processor's own foresight ends with a page of 4 KiB.
+#define STRIPE(STORE) \
+	VMOVDQU    (SI), Y3     \
+	VMOVDQU    32(SI), Y4   \
+	PREFETCHT0 512(SI)      \
+	VPXOR      (R8), Y3, Y5 \
+	VPXOR      32(R8), Y4, Y6 \
+	STORE      Y3, (DI)     \
+	STORE      Y4, 32(DI)   \
+	VPSHUFD    $0x31, Y5, Y7 \
+	VPSHUFD    $0x31, Y6, Y8 \
+	VPMULUDQ   Y5, Y7, Y5   \
+	VPMULUDQ   Y6, Y8, Y6   \
+	VPSHUFD    $0x4e, Y3, Y3 \
+	VPSHUFD    $0x4e, Y4, Y4 \
+	VPADDQ     Y3, Y1, Y1   \
+	VPADDQ     Y4, Y2, Y2   \
+	VPADDQ     Y5, Y1, Y1   \
+	VPADDQ     Y6, Y2, Y2   \
+	ADDQ       $64, SI      \
+	ADDQ       $64, DI      \
+	ADDQ       $8, R8
+
+// MIX scrambles the accumulators behind a block.
+#define MIX \
+	VPSRLQ   $47, Y1, Y3   \
+	VPSRLQ   $47, Y2, Y4   \
+	VPXOR    Y3, Y1, Y1    \
+	VPXOR    Y4, Y2, Y2    \
+	VPXOR    128(R9), Y1, Y1 \
+	VPXOR    160(R9), Y2, Y2 \
+	VPSHUFD  $0x31, Y1, Y3 \
+	VPSHUFD  $0x31, Y2, Y4 \
+	VPMULUDQ Y0, Y1, Y1    \
+	VPMULUDQ Y0, Y2, Y2    \
+	VPMULUDQ Y0, Y3, Y3    \
+	VPMULUDQ Y0, Y4, Y4    \
+	VPSLLQ   $32, Y3, Y3   \
+	VPSLLQ   $32, Y4, Y4   \
+	VPADDQ   Y3, Y1, Y1    \
+	VPADDQ   Y4, Y2, Y2
+
+#define PASS(STORE, END) \
+	MOVQ    sums+0(FP), AX     \
+	MOVQ    dst+8(FP), DI      \
+	MOVQ    src+16(FP), SI     \
+	MOVQ    stripes+24(FP), CX \
+	MOVQ    secret+32(FP), R9  \
+	VMOVDQU (AX), Y1           \
+	VMOVDQU 32(AX), Y2         \
+	VMOVDQU prime<>(SB), Y0    \
+block: \
+	MOVQ R9, R8  \
+	CMPQ CX, $16 \
+	JLT  rest    \
+	MOVQ $16, DX \
+	SUBQ $16, CX \
+full: \
+	STRIPE(STORE) \
+	DECQ DX   \
+	JNZ  full \
+	MIX       \
+	JMP  block \
+rest: \
+	TESTQ CX, CX \
+	JZ    done   \
+one: \
+	STRIPE(STORE) \
+	DECQ CX  \
+	JNZ  one \
+done: \
+	VMOVDQU Y1, (AX)   \
+	VMOVDQU Y2, 32(AX) \
+	END        \
+	VZEROUPPER \
+	RET
+
+// func passThrough(sums *[8]uint64, dst, src *byte, stripes int, secret *byte)
+TEXT ·passThrough(SB), NOSPLIT, $0-40
+	PASS(VMOVDQU, NOP)
+
+// func passPast(sums *[8]uint64, dst, src *byte, stripes int, secret *byte)
+TEXT ·passPast(SB), NOSPLIT, $0-40
+	PASS(VMOVNTDQ, SFENCE)
