@@ -153,8 +153,8 @@ func TestMemory(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	per := float64(after.HeapAlloc-before.HeapAlloc) / blocks
 	t.Logf("%.0f bytes a block", per)
-	if per > 200 {
-		t.Errorf("%.0f bytes a block, at most 200", per)
+	if per > 140 {
+		t.Errorf("%.0f bytes a block, at most 140", per)
 	}
 	runtime.KeepAlive(p)
 }

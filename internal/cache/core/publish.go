@@ -182,7 +182,7 @@ func (c *Core) publishBlock(s *session, pub *publish, e *Publish, i, sc int) Gra
 	f := c.newFill()
 	f.page, f.sess, f.identity, f.parent = p, s, b.Identity, b.Parent
 	f.at, c.fills = len(c.fills), append(c.fills, f)
-	c.books.SetWord(p, uint64(len(c.fills)))
+	c.books.SetWord(p, uint32(len(c.fills)))
 	return c.grant(s, pub, p, f, e.Part)
 }
 
@@ -367,7 +367,7 @@ func (c *Core) sealGrant(at uint32, f *fill, checksum uint64) {
 func (c *Core) endFill(p dram.Page, f *fill) {
 	last := c.fills[len(c.fills)-1]
 	c.fills[f.at], last.at = last, f.at
-	c.books.SetWord(last.page, uint64(f.at+1))
+	c.books.SetWord(last.page, uint32(f.at+1))
 	c.fills[len(c.fills)-1] = nil
 	c.fills = c.fills[:len(c.fills)-1]
 	c.books.SetWord(p, 0)

@@ -1,6 +1,10 @@
 package core
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/perigee-llm/perigee/internal/cache/storage/dram"
+)
 
 // session is one registered instance.
 //
@@ -94,7 +98,25 @@ func (c *Core) mayRegister(e *Register) Class {
 			return ArenaBusy
 		}
 	}
+	if !c.roomForArenas(e) {
+		return TooMany
+	}
 	return NoClass
+}
+
+// roomForArenas says that the books have numbers for a session's slots and arenas.
+func (c *Core) roomForArenas(e *Register) bool {
+	slots, arenas := c.books.Slots(), len(c.arenas)
+	for _, a := range e.Arenas {
+		slots += int(a.Slots)
+		if old := c.arenas[a.ID]; old != nil { // what is kept of it, or goes for it
+			n, _, _ := c.books.Arena(old.at)
+			slots -= n
+		} else {
+			arenas++
+		}
+	}
+	return slots <= dram.MaxSlots && arenas <= dram.MaxArenas
 }
 
 func validLayout(e *Register) bool {

@@ -10,7 +10,7 @@ func HeapGrowth(slots int) int {
 		least  = 5
 		most   = 100
 		empty  = 2 << 20 // without any slot
-		slot   = 160     // bytes: docs/design-notes/cache-channel.md
+		slot   = 132     // bytes: docs/design-notes/cache-channel.md
 	)
 	return max(least, min(most, 100*growth/(empty+slot*slots)))
 }

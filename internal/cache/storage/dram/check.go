@@ -12,7 +12,7 @@ func (s *Store) Check() string {
 	}
 	for p := range s.pages {
 		if g := &s.pages[p]; g.state == Visible || g.state == Filling {
-			c.want(g.children == c.children[p], Page(p), "counts other children than it has")
+			c.want(max(g.below, 0) == c.children[p], Page(p), "counts other children than it has")
 		}
 	}
 	for i := range s.scopes {
@@ -42,11 +42,12 @@ func (c *checker) want(ok bool, p Page, what string) {
 func (c *checker) page(p Page) {
 	s, g := c.s, &c.s.pages[p]
 	parts := 0
-	for i := g.first; i >= 0; i = s.arenas[g.arena].slots[i].next {
-		t := &s.arenas[g.arena].slots[i]
+	a := s.arenas[g.arena]
+	for i := g.first; i >= 0; i = a.slots[i].next() {
+		t := &a.slots[i]
 		parts++
-		c.want(t.page == p && t.state != SlotFree, p, "a slot is not its own")
-		c.want(g.state != Visible || t.state == SlotSealed, p, "visible with an unsealed slot")
+		c.want(t.state() != SlotFree && a.pageOf(i) == p, p, "a slot is not its own")
+		c.want(g.state != Visible || t.state() == SlotSealed, p, "visible with an unsealed slot")
 	}
 	c.want(parts == int(g.parts), p, "has another number of slots")
 	c.resident[s.ScopeOf(p)] += s.Bytes(p)
@@ -54,34 +55,34 @@ func (c *checker) page(p Page) {
 		c.children[q]++
 	}
 	if g.state == Doomed {
-		c.want(g.heapAt < 0, p, "doomed and among the leaves")
+		c.want(!g.leaf(), p, "doomed and among the leaves")
 		return
 	}
 	q, ok := s.Find(s.key(p))
 	c.want(ok && q == p, p, "cannot be found")
 	c.found++
-	may := g.state == Visible && g.holds == 0 && g.children == 0
+	may := g.state == Visible && g.holds == 0 && g.below <= 0
 	if g.state == Visible {
 		c.visible++
 	}
-	c.want(may == (g.heapAt >= 0), p, "is wrongly among the leaves, or not")
-	if l := s.arenas[g.arena].lanes[g.lane]; g.heapAt >= 0 {
-		h := l.heaps[g.heapOf()]
-		e := h[g.heapAt]
-		c.want(e.page == p && e.score == g.score, p, "has another score in the heap")
-		c.want(g.heapAt == 0 || !e.before(h[(g.heapAt-1)/4]), p, "breaks the heap's order")
+	c.want(may == g.leaf(), p, "is wrongly among the leaves, or not")
+	if l := a.lanes[g.lane]; g.leaf() {
+		h, at := l.heaps[g.heapOf()], ^g.below
+		e := h[at]
+		c.want(e.page == p && e.score == g.score(), p, "has another score in the heap")
+		c.want(at == 0 || !e.before(h[(at-1)/4]), p, "breaks the heap's order")
 	}
 }
 
 func (c *checker) arena(a *arena) {
 	n, states, before := 0, 0, int32(-1)
-	for i := a.free; i >= 0; before, i = i, a.slots[i].next {
+	for i := a.free; i >= 0; before, i = i, a.slots[i].next() {
 		n++
-		c.want(a.slots[i].word == uint64(before+1), a.slots[i].page, "a free slot follows another one than it says")
-		c.want(a.slots[i].state == SlotFree, a.slots[i].page, "a free slot is in use")
+		c.want(a.slots[i].word == uint64(before+1), None, "a free slot follows another one than it says")
+		c.want(a.slots[i].state() == SlotFree, None, "a free slot is in use")
 	}
 	for i := range a.slots {
-		if a.slots[i].state == SlotFree {
+		if a.slots[i].state() == SlotFree {
 			states++
 		}
 	}

@@ -1,53 +1,71 @@
 package dram
 
+import "math"
+
 // ghosts remember the scores of blocks that have gone, so that one which comes back is not a stranger. It is a table without
-// probing: a newer ghost takes the place of the one with the lowest score of four. Losing one costs a little of the order's quality,
+// probing: a newer ghost takes the place of the one with the lowest score of five. Losing one costs a little of the order's quality,
 // nothing else.
-type ghosts struct{ sets [][ghostWays]ghost }
+type ghosts struct{ sets []ghostSet }
 
-const ghostWays = 4
-
-// ghost is 8 bytes. Its score has 24 bits: a time of use is exact to half a second after a hundred days.
-type ghost struct {
-	tag   uint16
-	uses  uint16 // 0: empty
-	score float32
+// ghostSet is 32 bytes, so that it lies in one line of a cache.
+type ghostSet struct {
+	ways [ghostWays]ghost
+	_    uint16
 }
 
-// minGhosts is half a megabyte, and all that a small pool's traffic has for hours: with as many ghosts as blocks, Learned forgets at 3,000
+const ghostWays = 5
+
+// ghost is 6 bytes, in words of two so that no room is left between them.
+type ghost struct {
+	tagged uint16    // 3 bits of uses, saturating, of which 0 is an empty place; above them 13 bits of a tag
+	score  [2]uint16 // the halves of a float32
+}
+
+const ghostUses = 7
+
+func (g *ghost) is(d uint64) bool { return (g.tagged^uint16(d))&^ghostUses == 0 }
+
+func (g *ghost) uses() uint8 { return uint8(g.tagged & ghostUses) }
+
+func (g *ghost) scored() float32 {
+	return math.Float32frombits(uint32(g.score[0]) | uint32(g.score[1])<<16)
+}
+
+// minGhosts is 410 KiB, and all that a small pool's traffic has for hours: with as many ghosts as blocks, Learned forgets at 3,000
 // blocks what it would have to learn from.
 const minGhosts = 65536
 
 // grow makes room for twice as many ghosts as there can be blocks, and forgets all: pools grow at the start.
 func (g *ghosts) grow(blocks int) {
 	if n := max(2*blocks, minGhosts)/ghostWays + 1; n > len(g.sets) {
-		g.sets = make([][ghostWays]ghost, n)
+		g.sets = make([]ghostSet, n)
 	}
 }
 
-func (g *ghosts) set(d uint64) *[ghostWays]ghost {
+func (g *ghosts) set(d uint64) *ghostSet {
 	return &g.sets[(d>>16&0xffffffff)*uint64(len(g.sets))>>32]
 }
 
-func (g *ghosts) remember(d uint64, score float64, uses uint16) {
+func (g *ghosts) remember(d uint64, score float32, uses uint8) {
 	set := g.set(d)
 	at := 0
-	for i := range set {
-		if e := &set[i]; e.uses == 0 || e.tag == uint16(d) {
+	for i := range set.ways {
+		if e := &set.ways[i]; e.uses() == 0 || e.is(d) {
 			at = i
 			break
-		} else if e.score < set[at].score {
+		} else if e.scored() < set.ways[at].scored() {
 			at = i
 		}
 	}
-	set[at] = ghost{uint16(d), uses, float32(score)}
+	bits := math.Float32bits(score)
+	set.ways[at] = ghost{uint16(d)&^ghostUses | uint16(min(uses, ghostUses)), [2]uint16{uint16(bits), uint16(bits >> 16)}}
 }
 
-func (g *ghosts) recall(d uint64) (score float64, uses uint16, ok bool) {
+func (g *ghosts) recall(d uint64) (score float32, uses uint8, ok bool) {
 	set := g.set(d)
-	for i := range set {
-		if e := &set[i]; e.uses > 0 && e.tag == uint16(d) {
-			score, uses = float64(e.score), e.uses
+	for i := range set.ways {
+		if e := &set.ways[i]; e.uses() > 0 && e.is(d) {
+			score, uses = e.scored(), e.uses()
 			*e = ghost{}
 			return score, uses, true
 		}

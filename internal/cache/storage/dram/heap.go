@@ -7,8 +7,9 @@ type lane struct {
 	heaps [][]leaf // Reclaimable, then the classes
 }
 
+// leaf is 8 bytes.
 type leaf struct {
-	score float64
+	score float32
 	page  Page
 }
 
@@ -31,15 +32,15 @@ func (g *page) heapOf() int {
 func (s *Store) push(l *lane, p Page) {
 	g := &s.pages[p]
 	h := &l.heaps[g.heapOf()]
-	*h = append(*h, leaf{g.score, p})
+	*h = append(*h, leaf{g.score(), p})
 	s.up(*h, len(*h)-1)
 }
 
 // pull takes p out of its heap.
 func (s *Store) pull(l *lane, p Page) {
 	at := &l.heaps[s.pages[p].heapOf()]
-	i := int(s.pages[p].heapAt)
-	s.pages[p].heapAt = -1
+	i := int(^s.pages[p].below)
+	s.pages[p].below = 0
 	n := len(*at) - 1
 	last := (*at)[n]
 	*at = (*at)[:n]
@@ -58,11 +59,11 @@ func (s *Store) up(h []leaf, i int) int {
 			break
 		}
 		h[i] = h[parent]
-		s.pages[h[i].page].heapAt = int32(i)
+		s.pages[h[i].page].below = ^int32(i)
 		i = parent
 	}
 	h[i] = e
-	s.pages[e.page].heapAt = int32(i)
+	s.pages[e.page].below = ^int32(i)
 	return i
 }
 
@@ -80,9 +81,9 @@ func (s *Store) down(h []leaf, i int) {
 			break
 		}
 		h[i] = lead
-		s.pages[lead.page].heapAt = int32(i)
+		s.pages[lead.page].below = ^int32(i)
 		i = best
 	}
 	h[i] = e
-	s.pages[e.page].heapAt = int32(i)
+	s.pages[e.page].below = ^int32(i)
 }

@@ -43,34 +43,47 @@ const (
 	Retained
 )
 
-// page is one block's record: 104 bytes. Whose block it is, its lane says.
+// page is one block's record: 88 bytes. Whose block it is, its lane says.
 type page struct {
-	hash  Hash
-	chain chain.Key
+	hash Hash
 
-	score float64 // of Policy; see there. Of a Filling block the bits of its owner's number
+	arena uint16 // place in Store.arenas
+	lane  uint16 // place in arena.lanes
+	space uint16
 
-	arena    int32 // place in Store.arenas
-	first    int32 // its first slot; the others follow by slot.next, in the order of the parts
-	parent   Page
-	children int32 // pages whose parent this is
-	holds    int32
-	heapAt   int32 // place in its lane's heap, or -1
+	group     uint8
+	parts     uint8
+	uses      uint8 // saturating
+	class     uint8 // of Policy
+	state     State
+	residency Residency
+
+	word   uint32 // of a Filling block its owner's number; else the bits of its score, a float32 of Policy's
+	first  int32  // its first slot; the others follow by their links, in the order of the parts
+	parent Page
 	// parentGen is the parent's gen as the link was made: a parent that had to go before its children leaves links that no
 	// longer hold.
 	parentGen uint32
 	gen       uint32
+	holds     int32
+	// below counts the pages whose parent this is. A block that is among the leaves has none: its below is ^i then, for its place i in
+	// its lane's heap.
+	below int32
 
-	space uint16
-	group uint16
-	lane  uint16 // place in arena.lanes
-	uses  uint16 // saturating
-
-	state     State
-	residency Residency
-	parts     uint8
-	class     uint8 // of Policy
+	chain chain.Key // last: what is looked at for a query lies together
 }
+
+// Bounds of a Store, for whoever adds arenas: how many slots and arenas there can be, and the largest number of a block's group.
+const (
+	MaxSlots  = noLink
+	MaxArenas = 1 << 16
+	MaxGroup  = math.MaxUint8
+)
+
+// leaf says that the block is among the leaves that may go.
+func (g *page) leaf() bool { return g.below < 0 }
+
+func (g *page) score() float32 { return math.Float32frombits(g.word) }
 
 func (s *Store) key(p Page) Key {
 	g := &s.pages[p]
@@ -128,16 +141,16 @@ func (s *Store) Parent(p Page) Hash {
 }
 
 // SetWord gives a Filling block a number of its owner's. It is 0 as the block begins, and is forgotten as it is shown.
-func (s *Store) SetWord(p Page, n uint64) {
+func (s *Store) SetWord(p Page, n uint32) {
 	g := &s.pages[p]
 	mustBe(g.state == Filling, "a number was given to a block that is not filling")
-	g.score = math.Float64frombits(n)
+	g.word = n
 }
 
 // Word is the number that a Filling block was given; 0 for any other.
-func (s *Store) Word(p Page) uint64 {
+func (s *Store) Word(p Page) uint32 {
 	if g := &s.pages[p]; g.state == Filling {
-		return math.Float64bits(g.score)
+		return g.word
 	}
 	return 0
 }

@@ -10,10 +10,11 @@ type Time = time.Duration
 
 // History is what is known of a block when it is used, or comes in.
 type History struct {
-	// Score is what the policy gave it at its last use, if Uses is not 0. Of a block that has been away it has 24 bits.
+	// Score is what the policy gave it at its last use, if Uses is not 0, with 24 bits: a time of use is exact to a hundredth of a second after a
+	// day, and to half a second after a hundred.
 	Score float64
-	// Uses counts them: how often it came in or was asked for, this time not included. It saturates. That of a block which has
-	// come back counts what is remembered of it.
+	// Uses counts them: how often it came in or was asked for, this time not included. It saturates, at 255. That of a block which has
+	// come back counts what is remembered of it, at most 7.
 	Uses int
 	// Incoming says that it was not in memory.
 	Incoming bool

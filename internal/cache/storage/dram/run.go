@@ -44,8 +44,8 @@ func (s *Store) nowhere(dst []Page, n int, stop bool) []Page {
 func (s *Store) HoldUsed(p Page, now Time) {
 	g := &s.pages[p]
 	mustBe(g.state == Visible, "a block was held and used that is not visible")
-	if g.heapAt >= 0 {
-		s.pull(s.arenas[g.arena].lanes[g.lane], p)
+	if g.leaf() {
+		s.pull(s.laneOf(g), p)
 	}
 	g.holds++
 	g.residency = Retained
@@ -62,13 +62,13 @@ func (s *Store) Warm(space, group uint32, hash *Hash) uint32 {
 }
 
 func (s *Store) warm(digest uint64) uint32 {
-	return s.index.entries[s.index.home(tagOf(digest))].tag ^ uint32(s.ghosts.set(digest)[0].tag)
+	return s.index.entries[s.index.home(tagOf(digest))].tag ^ uint32(s.ghosts.set(digest).ways[0].tagged)
 }
 
 // WarmShown is Warm for a block that will be shown.
 func (s *Store) WarmShown(p Page) uint32 {
 	g := &s.pages[p]
-	return uint32(s.ghosts.set(s.digestOf(uint32(g.space), uint32(g.group), &g.hash))[0].tag)
+	return uint32(s.ghosts.set(s.digestOf(uint32(g.space), uint32(g.group), &g.hash)).ways[0].tagged)
 }
 
 // WarmVictims is Warm for the blocks that are likely to go if n are needed: the next one, and those that it continues, which are leaves in their

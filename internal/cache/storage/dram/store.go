@@ -94,19 +94,20 @@ type Newcomer struct {
 // Victim. A parent that is not in memory is none.
 func (s *Store) Begin(n *Newcomer) Page {
 	a := s.arenas[n.Arena]
-	mustBe(n.Key.Space <= math.MaxUint16, "a namespace's number is too large")
+	mustBe(n.Key.Space <= math.MaxUint16 && n.Key.Group <= MaxGroup, "the number of a namespace or a group is too large")
 	mustBe(a.freeCount >= n.Parts && n.Parts > 0 && s.freePages != None, "a block began without room")
 	p := s.freePages
 	g := &s.pages[p]
 	s.freePages = g.parent
 	*g = page{
-		hash: n.Key.Hash, chain: n.Chain, space: uint16(n.Key.Space), group: uint16(n.Key.Group), arena: int32(n.Arena),
-		first: -1, parent: None, heapAt: -1, gen: g.gen + 1, state: Filling, parts: uint8(n.Parts), lane: a.laneOf(int32(n.Scope), s.policy.Classes()),
+		hash: n.Key.Hash, chain: n.Chain, space: uint16(n.Key.Space), group: uint8(n.Key.Group), arena: uint16(n.Arena),
+		first: -1, parent: None, gen: g.gen + 1, state: Filling, parts: uint8(n.Parts), lane: a.laneOf(int32(n.Scope), s.policy.Classes()),
 	}
 	near := s.slotAfter(n)
 	for range n.Parts {
-		i := a.take(p, near)
-		a.slots[i].next, g.first = g.first, i
+		i := a.take(near)
+		a.slots[i].follow(p, g.first)
+		g.first = i
 		near = i + 1
 	}
 	s.scopes[n.Scope].resident += s.Bytes(p)
@@ -150,8 +151,8 @@ func (s *Store) link(p Page, parent Hash, guess Page) {
 		return
 	}
 	g.parent, g.parentGen = q, s.pages[q].gen
-	s.pages[q].children++
-	s.settle(q)
+	s.out(q)
+	s.pages[q].below++
 }
 
 // maxClimb bounds the search for a circle in Adopt, and so what a message that lies about parents can cost. A block that lies deeper than that
@@ -169,7 +170,7 @@ func (s *Store) Adopt(p Page, parent Hash) {
 		return
 	}
 	// A client may claim a circle, and nothing in it could ever go. Only a block with children can close one.
-	for up, n := q, 0; g.children > 0; n++ {
+	for up, n := q, 0; g.below > 0; n++ {
 		if up == p || n == maxClimb {
 			return
 		}
@@ -182,7 +183,7 @@ func (s *Store) Adopt(p Page, parent Hash) {
 
 func (s *Store) unlink(p Page) {
 	if q := s.parentOf(p); q != None {
-		s.pages[q].children--
+		s.pages[q].below--
 		s.settle(q)
 	}
 	s.pages[p].parent = None
@@ -204,11 +205,11 @@ func (s *Store) parentOf(p Page) Page {
 func (s *Store) Show(p Page, r Residency, now Time) {
 	g := &s.pages[p]
 	mustBe(g.state == Filling, "a block was shown twice")
-	g.state, g.residency, g.score = Visible, r, 0
+	g.state, g.residency, g.word = Visible, r, 0
 	s.visible++
 	k := s.key(p)
 	if score, uses, ok := s.ghosts.recall(s.digest(&k)); ok {
-		g.score, g.uses = score, uses
+		g.word, g.uses = math.Float32bits(score), uses
 	}
 	s.use(p, now, true)
 	s.settle(p)
@@ -226,9 +227,9 @@ func (s *Store) Touch(p Page, now Time) {
 
 func (s *Store) use(p Page, now Time, incoming bool) {
 	g := &s.pages[p]
-	class, score := s.policy.Use(History{g.score, int(g.uses), incoming}, now)
-	g.class, g.score = uint8(class), score
-	if g.uses < math.MaxUint16 {
+	class, score := s.policy.Use(History{float64(g.score()), int(g.uses), incoming}, now)
+	g.class, g.word = uint8(class), math.Float32bits(float32(score))
+	if g.uses < math.MaxUint8 {
 		g.uses++
 	}
 }
@@ -253,8 +254,8 @@ func (s *Store) Unhold(p Page) (last bool) {
 // settle puts p among the leaves that may go, or takes it out, as it is now.
 func (s *Store) settle(p Page) {
 	g := &s.pages[p]
-	may := g.state == Visible && g.holds == 0 && g.children == 0
-	if may == (g.heapAt >= 0) {
+	may := g.state == Visible && g.holds == 0 && g.below <= 0
+	if may == g.leaf() {
 		return
 	}
 	l := s.arenas[g.arena].lanes[g.lane]
@@ -266,7 +267,7 @@ func (s *Store) settle(p Page) {
 }
 
 func (s *Store) out(p Page) {
-	if g := &s.pages[p]; g.heapAt >= 0 {
+	if g := &s.pages[p]; g.leaf() {
 		s.pull(s.arenas[g.arena].lanes[g.lane], p)
 	}
 }
@@ -279,7 +280,7 @@ func (s *Store) Doom(p Page) {
 	k := s.key(p)
 	if g.state == Visible {
 		s.visible--
-		s.ghosts.remember(s.digest(&k), g.score, g.uses)
+		s.ghosts.remember(s.digest(&k), g.score(), g.uses)
 	}
 	g.state = Doomed
 	s.index.remove(s.place(&k))
@@ -294,9 +295,10 @@ func (s *Store) Free(p Page, freed func(slot, gen uint32)) bool {
 	a := s.arenas[g.arena]
 	keep, kept := int32(-1), 0
 	for i := g.first; i >= 0; {
-		next := a.slots[i].next
-		if a.slots[i].state == SlotGranted {
-			a.slots[i].next, keep = keep, i
+		next := a.slots[i].next()
+		if a.slots[i].state() == SlotGranted {
+			a.slots[i].follow(p, keep)
+			keep = i
 			kept++
 		} else {
 			freed(uint32(i), a.slots[i].gen)
@@ -310,7 +312,7 @@ func (s *Store) Free(p Page, freed func(slot, gen uint32)) bool {
 		return false
 	}
 	gen := g.gen
-	*g = page{gen: gen, parent: s.freePages, heapAt: -1}
+	*g = page{gen: gen, parent: s.freePages}
 	s.freePages = p
 	return true
 }

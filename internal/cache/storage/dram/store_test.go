@@ -252,14 +252,14 @@ func TestGhosts(t *testing.T) {
 		return New(nil).digest(&k)
 	}
 	for i := range uint64(minGhosts / 2) {
-		g.remember(key(i), float64(i), uint16(1+i%5))
+		g.remember(key(i), float32(i), uint8(1+i%5))
 	}
 	lost, wrong := 0, 0
 	for i := range uint64(minGhosts / 2) {
 		score, uses, ok := g.recall(key(i))
 		if !ok {
 			lost++
-		} else if score != float64(i) || uses != uint16(1+i%5) {
+		} else if score != float32(i) || uses != uint8(1+i%5) {
 			wrong++
 		}
 	}

@@ -39,9 +39,9 @@ func (s *Store) firstOf(l *lane, best candidate, now Time) candidate {
 		if len(h) == 0 || i > 0 && best.reclaimable {
 			continue
 		}
-		c := candidate{h[0].page, i == 0, h[0].score}
+		c := candidate{h[0].page, i == 0, float64(h[0].score)}
 		if i > 0 {
-			c.rank = s.policy.Rank(i-1, h[0].score, s.visible, now)
+			c.rank = s.policy.Rank(i-1, float64(h[0].score), s.visible, now)
 		}
 		if best.page == None || c.reclaimable && !best.reclaimable || c.rank < best.rank {
 			best = c
