@@ -306,3 +306,76 @@ func TestPieces(t *testing.T) {
 		}
 	}
 }
+
+// TestFalseEnd: a Manager that ends the first of many pieces with what is no end fails the publish, which asks for nothing more of it than that; and it
+// does not wait for that piece again.
+func TestFalseEnd(t *testing.T) {
+	n := 0
+	path := fake(t, func(conn net.Conn) {
+		question(conn)
+		conn.Write(wire.Append(nil, wire.Header{Ref: 1, Epoch: 1}, &wire.Welcome{Version: 1}))
+		question(conn)
+		head := wire.Header{Ref: 2, Epoch: 1, Session: 1}
+		if n++; n == 1 {
+			conn.Write(wire.Append(nil, head, &wire.Registered{}))
+		} else {
+			conn.Write(wire.Append(nil, head, &wire.Attached{}))
+		}
+		publishes := n == 2
+		go func() {
+			defer conn.Close()
+			if publishes {
+				grantPresent(conn)
+			}
+			io.Copy(io.Discard, conn)
+		}()
+	})
+	s, err := Dial(context.Background(), options(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	p := &Publish{}
+	for i := range 4000 {
+		b := wire.Block{Hash: core.Hash{byte(i), byte(i >> 8), 1}}
+		if i > 0 {
+			b.Parent = p.Blocks[i-1].Hash
+		}
+		p.Blocks = append(p.Blocks, b)
+	}
+	_, err = s.PublishPages(context.Background(), p, func(int) ([]byte, error) { return nil, errors.New("a page that is there") })
+	if ClassOf(err) != wire.Invalid {
+		t.Errorf("%v", err)
+	}
+}
+
+// grantPresent answers each Publish with blocks that are all there, and its end; but the first with a refusal for its end.
+func grantPresent(conn net.Conn) {
+	class := wire.Invalid
+	for head := make([]byte, wire.HeaderSize); ; {
+		if _, err := io.ReadFull(conn, head); err != nil {
+			return
+		}
+		h, _ := wire.ParseHeader(head)
+		payload := make([]byte, h.Length)
+		io.ReadFull(conn, payload)
+		m, _ := wire.Decode(h.Kind, payload)
+		p, ok := m.(*wire.Publish)
+		if !ok {
+			return
+		}
+		g := &wire.Granted{Op: p.Op, Slots: make([]wire.GrantedSlot, len(p.Blocks))}
+		for i := range g.Slots {
+			g.Slots[i].Disposition = core.Present
+		}
+		to := wire.Header{Ref: h.Ref, Epoch: 1, Session: 1}
+		out := wire.Append(nil, to, g)
+		if class != 0 {
+			out = wire.Append(out, to, &wire.Refused{Of: h.Kind, Class: class})
+		} else {
+			out = wire.Append(out, to, &wire.Published{Op: p.Op})
+		}
+		class = 0
+		conn.Write(out)
+	}
+}

@@ -8,10 +8,11 @@ import (
 	"github.com/perigee-llm/perigee/internal/cache/copysum"
 )
 
-// move is a page that is copied: src over dst, which is as long. sum is the checksum of what was stored in dst.
+// move is a page that is copied: src over dst, which is as long. sum is the checksum of what was stored in dst; of a publish, block is whose page it is.
 type move struct {
 	dst, src []byte
 	sum      uint64
+	block    int
 }
 
 // batchBytes is how much is asked for before it is copied: whatever the caller's function does between two small pages is waited for, and one allocation of 32
@@ -69,6 +70,22 @@ func copyBatch(list []move, copiers int, way func(dst, src []byte) uint64) {
 	}
 	work()
 	wg.Wait()
+}
+
+// moves are lists of pages, lent for as long as a publish or a restore takes: in memory that is new each page of it costs more than what is written there.
+var moves = sync.Pool{New: func() any { return new([]move) }}
+
+// keptMoves bounds the lists that are kept: a part of a plan, and more than a piece of a publish.
+const keptMoves = 1024
+
+// keep gives a list back, without the pages.
+func keep(at *[]move, list []move) {
+	if list = list[:cap(list)]; len(list) > keptMoves {
+		return
+	}
+	clear(list)
+	*at = list
+	moves.Put(at)
 }
 
 // sizedMoves is n empty moves, in the memory of list if it has as many.

@@ -33,17 +33,17 @@ type Published struct {
 //
 // A long run of a prompt goes in pieces: the Manager finds room for the next one while this one is written.
 func (s *Session) Publish(ctx context.Context, p *Publish, write func(block int, slot []byte) error) (Published, error) {
-	return s.publishAll(ctx, p, filler{every: sealEvery, fill: func(ctx context.Context, _ []wire.Sealed, mem [][]byte, blocks []int) (int, error) {
-		for i := range mem {
+	return s.publishAll(ctx, p, filler{every: sealEvery, fill: func(ctx context.Context, list []move) (int, error) {
+		for i := range list {
 			err := ctx.Err()
 			if err == nil {
-				err = write(blocks[i], mem[i])
+				err = write(list[i].block, list[i].dst)
 			}
 			if err != nil {
 				return i, err
 			}
 		}
-		return len(mem), nil
+		return len(list), nil
 	}})
 }
 
@@ -51,29 +51,21 @@ func (s *Session) Publish(ctx context.Context, p *Publish, write func(block int,
 // They are copied here, with their checksums, in one pass and by Options.Copiers goroutines; page is called by one, in the blocks' order, some
 // ahead of the copying. It is the quicker one, and the Manager looks at no page for it.
 func (s *Session) PublishPages(ctx context.Context, p *Publish, page func(block int) ([]byte, error)) (Published, error) {
-	var list []move
-	return s.publishAll(ctx, p, filler{summed: true, every: pieceBytes, fill: func(ctx context.Context, done []wire.Sealed, mem [][]byte, blocks []int) (int, error) {
-		list = sizedMoves(list, len(done))
-		written, err := copyAll(ctx, list, s.opt.Copiers, 0, func(i int, m *move) (err error) {
-			m.dst = mem[i]
-			if m.src, err = page(blocks[i]); err == nil && len(m.src) != len(m.dst) {
-				err = fmt.Errorf("page %d has %d bytes, and its slot %d", blocks[i], len(m.src), len(m.dst))
+	return s.publishAll(ctx, p, filler{summed: true, every: pieceBytes, fill: func(ctx context.Context, list []move) (int, error) {
+		return copyAll(ctx, list, s.opt.Copiers, 0, func(_ int, m *move) (err error) {
+			if m.src, err = page(m.block); err == nil && len(m.src) != len(m.dst) {
+				err = fmt.Errorf("page %d has %d bytes, and its slot %d", m.block, len(m.src), len(m.dst))
 			}
 			return err
 		})
-		for i := range written {
-			done[i].Checksum = list[i].sum
-		}
-		return written, err
 	}})
 }
 
-// filler writes slots: fill writes some, whose blocks are told by their places, and returns how many of the first it has written, with their checksums if
-// it makes them.
+// filler writes slots: fill writes some, in their order, and returns how many of the first it has written; with their checksums if it makes them.
 type filler struct {
 	summed bool
 	every  int // bytes are sealed together
-	fill   func(ctx context.Context, done []wire.Sealed, mem [][]byte, blocks []int) (written int, err error)
+	fill   func(ctx context.Context, list []move) (written int, err error)
 }
 
 const (
@@ -91,6 +83,8 @@ const (
 	lastBlocks = 64
 	// piecesAhead is how many pieces are asked for before the one that is written is: one is on its way, and the Manager has one more to begin with.
 	piecesAhead = 2
+	// piecesOpen bounds the pieces that are granted and not ended, or asked for: one is sealed, one is written, and two are ahead.
+	piecesOpen = piecesAhead + 2
 )
 
 // piece is some blocks of a Publish that go in one message.
@@ -140,9 +134,12 @@ func (s *Session) publishAll(ctx context.Context, p *Publish, f filler) (out Pub
 	}
 	ctx, cancel := s.both(ctx)
 	defer cancel()
-	r := &run{s: s, p: p, pieces: s.piecesOf(p), chain: p.ParentChain}
-	ended, err := r.write(ctx, f, &out)
-	for i := ended; i < r.asked; i++ {
+	r := &run{s: s, p: p, f: f, pieces: s.piecesOf(p), chain: p.ParentChain, out: &out}
+	list := moves.Get().(*[]move)
+	r.list = *list
+	err = r.write(ctx)
+	keep(list, r.list)
+	for i := r.ended; i < r.asked; i++ {
 		a := &r.pieces[i]
 		if a.call != nil && a.granted == nil && err == nil { // asked for before it was known that there is no room
 			err = r.granted(ctx, i)
@@ -163,100 +160,6 @@ func (s *Session) publishAll(ctx context.Context, p *Publish, f filler) (out Pub
 		out.Dropped += uint32(len(p.Blocks) - r.pieces[r.asked-1].to)
 	}
 	return out, s.lost(err)
-}
-
-// run is a publish that is under way.
-type run struct {
-	s      *Session
-	p      *Publish
-	pieces []piece
-	asked  int       // pieces
-	chain  chain.Key // of the last piece that was granted
-}
-
-// ask asks for the next piece's slots. The name of what it follows is the Manager's to know, which takes messages in their order: the piece before it may
-// not have been granted yet.
-func (r *run) ask() error {
-	a := &r.pieces[r.asked]
-	m := &wire.Publish{Part: r.p.Part, Scope: r.p.Scope, Root: r.p.Root, Blocks: r.p.Blocks[a.from:a.to]}
-	if r.asked == 0 {
-		m.ParentChain = r.p.ParentChain
-	}
-	var err error
-	if a.call, err = r.s.publish.ask(m, func() { r.s.pubs++; m.Op = r.s.pubs }); err == nil {
-		r.asked++
-	}
-	return err
-}
-
-// granted waits for the slots of piece i.
-func (r *run) granted(ctx context.Context, i int) error {
-	a := &r.pieces[i]
-	if err := r.s.grantedPiece(ctx, a); err != nil {
-		return err
-	}
-	r.chain = a.granted.Chain
-	return nil
-}
-
-// write has the pieces written, one after the other as far as there is room, and returns how many have ended; the one before the last that was written may not have. With
-// more than one another goroutine asks for them meanwhile: a message of hundreds of blocks takes as long as copying a tenth of small pages. Four are open
-// at most: one is sealed, one is written, and two were asked for.
-func (r *run) write(ctx context.Context, f filler, out *Published) (ended int, err error) {
-	if err := r.ask(); err != nil {
-		return 0, err
-	}
-	if len(r.pieces) == 1 {
-		if err := r.granted(ctx, 0); err != nil {
-			return 0, err
-		}
-		return 0, r.fill(ctx, 0, f)
-	}
-	asking, stop := context.WithCancel(ctx)
-	asked, begun, failed := make(chan int, len(r.pieces)), make(chan struct{}, len(r.pieces)), make(chan error, 1)
-	asked <- 0
-	go func() {
-		defer close(asked)
-		failed <- r.askAhead(asking, asked, begun)
-	}()
-	for i := range asked {
-		if err = r.granted(ctx, i); err != nil {
-			break
-		}
-		begun <- struct{}{}
-		if err = r.fill(ctx, i, f); err != nil {
-			break
-		}
-		if i > 0 { // the one before has been sealed for a whole piece's time
-			err, ended = r.s.published(ctx, &r.pieces[i-1], out), i
-		}
-		if err != nil || !r.pieces[i].room() {
-			break
-		}
-	}
-	stop()
-	if failure := <-failed; !errors.Is(failure, context.Canceled) || err == nil && ctx.Err() != nil {
-		err = errors.Join(err, failure)
-	}
-	return ended, err
-}
-
-// askAhead asks for all pieces but the first, some ahead of the last one of those that were begun, and tells which it has asked for.
-func (r *run) askAhead(ctx context.Context, asked chan<- int, begun <-chan struct{}) error {
-	for i := 1; i < len(r.pieces); i++ {
-		if i >= piecesAhead {
-			select {
-			case <-begun:
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
-		if err := r.ask(); err != nil {
-			return err
-		}
-		asked <- i
-	}
-	return nil
 }
 
 // grants asks for slots, one a block. The call is the caller's to forget unless there is an error. What is granted after the context has ended is
@@ -340,53 +243,6 @@ func (s *Session) giveUp(c *call) {
 			}
 		}
 	}()
-}
-
-// fill has the slots of piece i written and seals them, some at a time: at the end of a long run ever fewer, so that little is left to be sealed
-// when the last is written.
-func (r *run) fill(ctx context.Context, i int, f filler) error {
-	s, p, a := r.s, r.p, &r.pieces[i]
-	last := i+1 == len(r.pieces)
-	a.begun = true
-	slots := a.granted.Slots
-	done, mem, blocks := make([]wire.Sealed, 0, len(slots)), make([][]byte, 0, len(slots)), make([]int, 0, len(slots))
-	for from := 0; from < len(slots); {
-		done, mem, blocks = done[:0], mem[:0], blocks[:0]
-		to, bytes, most := from, 0, len(slots)
-		if left := (most - from) / 2; last && left >= lastBlocks {
-			most = from + left
-		}
-		err := ctx.Err()
-		var arena *mapping
-		for ; err == nil && to < most && bytes < f.every; to++ {
-			g := &slots[to]
-			if g.Disposition != core.Write {
-				continue
-			}
-			if arena == nil || arena.ID != g.Slot.Arena {
-				arena = s.own(g.Slot.Arena)
-			}
-			n := s.parts[p.Blocks[a.from+to].Group][p.Part]
-			if arena == nil || g.Slot.Index >= arena.Slots || n > arena.SlotBytes {
-				err = ErrProtocol
-				break
-			}
-			done, mem, blocks = append(done, wire.Sealed{Slot: g.Slot}), append(mem, arena.slot(g.Slot.Index, n)), append(blocks, a.from+to)
-			bytes += int(n)
-		}
-		written := 0
-		if err == nil {
-			written, err = f.fill(ctx, done, mem, blocks)
-		}
-		if written > 0 {
-			err = errors.Join(err, s.publish.say(a.call.ref, &wire.Seal{Summed: f.summed, Slots: done[:written]}))
-		}
-		if err != nil {
-			return errors.Join(err, s.abandonRest(a, slots[from:], written))
-		}
-		from = to
-	}
-	return nil
 }
 
 // abandonRest gives back what of the slots was to be written, but for the first so many.

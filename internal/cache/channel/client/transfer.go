@@ -29,7 +29,9 @@ func (s *Session) Restore(ctx context.Context, l *Lease, consumer uint32, take f
 // that no other page of the restore goes to. They are copied, and compared with their checksums, here, in one pass and by Options.Copiers goroutines; to is
 // called by one, in the pages' order, some ahead of the copying. It is the quicker one, and the Manager's processors have nothing to do for it.
 func (s *Session) RestoreTo(ctx context.Context, l *Lease, consumer uint32, to func(i, bytes int) ([]byte, error)) error {
-	var list []move
+	at := moves.Get().(*[]move)
+	list := *at
+	defer func() { keep(at, list) }()
 	return s.restore(ctx, l, consumer, &wire.Take{Lease: l.ID, Consumer: consumer}, func(ctx context.Context, first int, pages [][]byte, slots []core.PlanSlot) error {
 		list = sizedMoves(list, len(pages))
 		copied, err := copyAll(ctx, list, s.opt.Copiers, pastBytes, func(i int, m *move) (err error) {
