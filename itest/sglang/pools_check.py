@@ -81,16 +81,16 @@ def mha(pages=64, layout="page_first_direct", heads=HEADS):
         host_token_capacity=pages * PAGE)
 
 
-def mla(pages=64):
+def mla(pages=64, layout="page_first_direct", rank=64, rope=16):
     """The host pool of a model with latent attention."""
     from sglang.srt.mem_cache.device_pool_info import MLABufferInfo
     from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost
-    rows = device(LAYERS, PAGE, 1, 80)
+    rows = device(LAYERS, PAGE, 1, rank + rope)
     info = MLABufferInfo(
         buffers=rows, data_ptrs=torch.tensor([t.data_ptr() for t in rows], dtype=torch.uint64), layer_indices=tuple(range(LAYERS)), device_layer_num=LAYERS,
-        page_size=PAGE, kv_lora_rank=64, qk_rope_head_dim=16, kv_cache_dim=80, dtype=torch.float32, device=torch.device("cpu"))
+        page_size=PAGE, kv_lora_rank=rank, qk_rope_head_dim=rope, kv_cache_dim=rank + rope, dtype=torch.float32, device=torch.device("cpu"))
     return MLATokenToKVPoolHost(
-        info, 1, 0, PAGE, "page_first_direct", pin_memory=False, allocator_type=allocator, device_capacity_tokens=PAGE, start_layer=0, end_layer=LAYERS,
+        info, 1, 0, PAGE, layout, pin_memory=False, allocator_type=allocator, device_capacity_tokens=PAGE, start_layer=0, end_layer=LAYERS,
         target_layer_num=LAYERS, host_token_capacity=pages * PAGE)
 
 

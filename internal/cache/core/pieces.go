@@ -121,21 +121,24 @@ type region struct {
 // regionsOf is the memory that pieces cover, in order and without overlap; twice says that some of it was named more than once.
 func regionsOf(pieces []Piece, stride int) (out []region, twice bool) {
 	all := make([]region, 0, len(pieces))
-	// Of pages that follow each other the first pieces are in order, and the second, and so on: so there is often nothing to sort, which
-	// would take as long as copying a tenth of small pages.
-	for first := range stride {
+	// Of pages that follow each other the first pieces are in order, and the second, and so on: so these are put in the order of their first ones, and then there is
+	// often nothing to sort, which would take as long as copying a tenth of small pages.
+	firsts := make([]int, min(stride, len(pieces)))
+	for i := range firsts {
+		firsts[i] = i
+	}
+	slices.SortFunc(firsts, func(a, b int) int {
+		x, y := &pieces[a], &pieces[b]
+		return cmp.Or(cmp.Compare(x.Pool, y.Pool), cmp.Compare(x.Offset, y.Offset))
+	})
+	for _, first := range firsts {
 		for i := first; i < len(pieces); i += stride {
 			if x := &pieces[i]; x.Length > 0 {
 				all = append(all, region{x.Pool, x.Offset, x.Offset + uint64(x.Length)})
 			}
 		}
 	}
-	order := func(a, b region) int {
-		if a.pool != b.pool {
-			return cmp.Compare(a.pool, b.pool)
-		}
-		return cmp.Compare(a.from, b.from)
-	}
+	order := func(a, b region) int { return cmp.Or(cmp.Compare(a.pool, b.pool), cmp.Compare(a.from, b.from)) }
 	if !slices.IsSortedFunc(all, order) {
 		slices.SortFunc(all, order)
 	}

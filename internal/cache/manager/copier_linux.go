@@ -280,6 +280,9 @@ func (c *copier) give(j *copyJob, bad int, mismatch bool) (ended bool) {
 
 // copyPages copies some pages of a job. For a restore it says which one is the first that could not be; what is behind it is of no use.
 func (m *Manager) copyPages(j *copyJob, from, to int) (bad int, mismatch bool) {
+	if j.out {
+		defer hostpool.Fence()
+	}
 	for i := from; i < to; i++ {
 		if j.slots[i].Bytes == 0 {
 			continue
@@ -298,6 +301,24 @@ func (m *Manager) copyPages(j *copyJob, from, to int) (bad int, mismatch bool) {
 	return -1, false
 }
 
+// move copies between a slot and page i's pieces: those that follow each other in one pool at once, which is mostly all.
+func (j *copyJob) move(i int, slot []byte) (err error) {
+	for pieces := j.pages.Pieces[j.first[i]:j.first[i+1]]; len(pieces) > 0 && err == nil; {
+		n, bytes := 0, 0
+		for ; n < len(pieces) && pieces[n].Pool == pieces[0].Pool; n++ {
+			bytes += int(pieces[n].Length)
+		}
+		run := func(k int) (at uint64, length int) { return pieces[k].Offset, int(pieces[k].Length) }
+		if pool := j.pools[pieces[0].Pool]; j.out {
+			err = pool.WriteRuns(slot[:bytes], n, run)
+		} else {
+			err = pool.ReadRuns(slot[:bytes], n, run)
+		}
+		pieces, slot = pieces[n:], slot[bytes:]
+	}
+	return err
+}
+
 // copyIn copies page i from where it lies into its slot, and makes the checksum of what has arrived there.
 func (m *Manager) copyIn(j *copyJob, i int) core.CopiedPage {
 	m.mem.RLock() // for each, so that nobody waits long for the arenas
@@ -306,14 +327,10 @@ func (m *Manager) copyIn(j *copyJob, i int) core.CopiedPage {
 	if err != nil {
 		return core.CopiedPage{}
 	}
-	at := uint32(0)
-	for _, x := range j.pages.Pieces[j.first[i]:j.first[i+1]] {
-		if j.pools[x.Pool].Read(slot[at:at+x.Length], x.Offset) != nil {
-			return core.CopiedPage{}
-		}
-		at += x.Length
+	if j.move(i, slot) != nil {
+		return core.CopiedPage{}
 	}
-	m.counts.copiedBytes[0].Add(int64(at))
+	m.counts.copiedBytes[0].Add(int64(len(slot)))
 	return core.CopiedPage{OK: true, Checksum: xxh3.Hash(slot)}
 }
 
@@ -326,14 +343,10 @@ func (m *Manager) copyOut(j *copyJob, i int) error {
 	if err != nil {
 		return err
 	}
-	at := uint32(0)
-	for _, x := range j.pages.Pieces[j.first[i]:j.first[i+1]] {
-		if err := j.pools[x.Pool].Write(slot[at:at+x.Length], x.Offset); err != nil {
-			return err
-		}
-		at += x.Length
+	if err := j.move(i, slot); err != nil {
+		return err
 	}
-	m.counts.copiedBytes[1].Add(int64(at))
+	m.counts.copiedBytes[1].Add(int64(len(slot)))
 	if xxh3.Hash(slot) != j.slots[i].Checksum {
 		return errMismatch
 	}

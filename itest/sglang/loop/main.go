@@ -3,11 +3,11 @@
 // Command loop is what speed.py holds restores against: one goroutine that copies pages out of one memory into pieces of another and checksums each, as the Manager does it,
 // with the same checksum.
 //
-//	loop SOURCE DESTINATION PAGES BYTES FROM FIRST SECOND
+//	loop SOURCE DESTINATION BYTES PIECE...
 //
-// SOURCE and DESTINATION are files that it maps. Page i lies in the source at FROM + i·BYTES as a whole; its first half goes to FIRST + i·BYTES/2 of the destination, the other to
-// SECOND + i·BYTES/2. For each line of its input it does all pages once, and writes how many nanoseconds that took and the
-// checksums' sum, since what nobody reads is not computed.
+// SOURCE and DESTINATION are files that it maps, BYTES is how long a page is, and PIECE how long each of its pieces. A line of its input has, as decimal numbers, where each page lies in the
+// source, and then where each of the pages' pieces goes in the destination. It does all of them once, and writes how many nanoseconds that took and the checksums' sum, since what
+// nobody reads is not computed. What a line says is read before the time begins.
 package main
 
 import (
@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -29,16 +30,12 @@ func main() {
 }
 
 func run(args []string) error {
-	if len(args) != 7 {
-		return fmt.Errorf("usage: loop SOURCE DESTINATION PAGES BYTES FROM FIRST SECOND")
+	if len(args) < 4 {
+		return fmt.Errorf("usage: loop SOURCE DESTINATION BYTES PIECE")
 	}
-	var n [5]int
-	for i := range n {
-		v, err := strconv.Atoi(args[2+i])
-		if err != nil {
-			return err
-		}
-		n[i] = v
+	sizes, err := numbers(args[2:])
+	if err != nil {
+		return err
 	}
 	from, err := mapped(args[0], syscall.PROT_READ)
 	if err != nil {
@@ -48,18 +45,44 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	pages, half := n[0], n[1]/2
-	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		sum, t := uint64(0), time.Now()
-		for i := range pages {
-			page := from[n[2]+2*half*i:][:2*half]
-			copy(to[n[3]+half*i:][:half], page)
-			copy(to[n[4]+half*i:][:half], page[half:])
-			sum ^= xxh3.Hash(page)
+	bytes, pieces := sizes[0], sizes[1:]
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Buffer(nil, 16<<20); lines.Scan(); {
+		places, err := numbers(strings.Fields(lines.Text()))
+		if err != nil {
+			return err
 		}
-		fmt.Println(time.Since(t).Nanoseconds(), sum)
+		pages := len(places) / (1 + len(pieces))
+		took, sum := once(from, to, places[:pages], places[pages:], bytes, pieces)
+		fmt.Println(took.Nanoseconds(), sum)
 	}
-	return nil
+	return lines.Err()
+}
+
+func once(from, to []byte, pages, places []int, bytes int, pieces []int) (time.Duration, uint64) {
+	sum, began := uint64(0), time.Now()
+	for i, at := range pages {
+		page := from[at:][:bytes]
+		done := 0
+		for j, n := range pieces {
+			copy(to[places[i*len(pieces)+j]:][:n], page[done:])
+			done += n
+		}
+		sum ^= xxh3.Hash(page)
+	}
+	return time.Since(began), sum
+}
+
+func numbers(words []string) ([]int, error) {
+	out := make([]int, len(words))
+	for i, w := range words {
+		n, err := strconv.Atoi(w)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = n
+	}
+	return out, nil
 }
 
 func mapped(path string, prot int) ([]byte, error) {

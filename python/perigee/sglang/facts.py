@@ -17,7 +17,7 @@ QUALIFIED = "0.5.23"
 SIDE_POOLS = {"indexer": (4, 1), "swa": (8, 2), "mamba": (16 | 32, 3)}
 
 # Host pools whose pages lie at equal distances, in all of their layouts, and are not moved: by name, and not what is derived from them.
-EQUAL_PAGES = frozenset(("MHATokenToKVPoolHost",))
+EQUAL_PAGES = frozenset(("MHATokenToKVPoolHost", "MLATokenToKVPoolHost"))
 
 # Ways of loading whose weights are not those of the model's files.
 ELSEWHERE = frozenset(("remote", "remote_instance", "rdma", "local_cached", "private", "ipc_cache"))

@@ -125,21 +125,55 @@ func (p *Pool) Warm() uint64 { return p.warm.Load() }
 
 // Read fills dst with the memory from offset at on. The error is ErrGone, also for what was never offered.
 func (p *Pool) Read(dst []byte, at uint64) error {
-	src, ok := p.piece(len(dst), at)
-	if !ok {
-		return ErrGone
-	}
-	return p.move(dst, src)
+	return p.ReadRuns(dst, 1, func(int) (uint64, int) { return at, len(dst) })
 }
 
-// Write writes src into the memory from offset at on. The error is as Read's.
+// Write writes src into the memory from offset at on. The error is as Read's. See WriteRuns.
 func (p *Pool) Write(src []byte, at uint64) error {
-	dst, ok := p.piece(len(src), at)
-	if !ok {
-		return ErrGone
-	}
-	return p.move(dst, src)
+	return p.WriteRuns(src, 1, func(int) (uint64, int) { return at, len(src) })
 }
+
+// ReadRuns fills dst with n runs of the memory, one behind the other: run says where each begins, and how long it is. Their lengths add up to dst's.
+func (p *Pool) ReadRuns(dst []byte, n int, run func(i int) (at uint64, length int)) (err error) {
+	defer p.faulted(&err)
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	for i := range n {
+		at, length := run(i)
+		src, ok := p.piece(length, at)
+		if !ok {
+			return ErrGone
+		}
+		for to := dst[:length]; len(to) > 0; {
+			n := copy(to, src[:min(len(src), moveAtOnce)])
+			to, src = to[n:], src[n:]
+		}
+		dst = dst[length:]
+	}
+	return nil
+}
+
+// WriteRuns writes src into n runs of the memory, as ReadRuns. It passes this processor's caches by where it can: Fence comes before anybody is told of it.
+func (p *Pool) WriteRuns(src []byte, n int, run func(i int) (at uint64, length int)) (err error) {
+	defer p.faulted(&err)
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	for i := range n {
+		at, length := run(i)
+		dst, ok := p.piece(length, at)
+		if !ok {
+			return ErrGone
+		}
+		for from := src[:length]; len(from) > 0; {
+			n := min(len(from), moveAtOnce)
+			stream(dst[:n], from[:n])
+			dst, from = dst[n:], from[n:]
+		}
+		src = src[length:]
+	}
+	return nil
+}
+
+// Fence has all that this goroutine has written arrive before whatever it does next.
+func Fence() { storeFence() }
 
 func (p *Pool) piece(n int, at uint64) ([]byte, bool) {
 	if size := uint64(len(p.mem)); at > size || uint64(n) > size-at {
@@ -148,24 +182,16 @@ func (p *Pool) piece(n int, at uint64) ([]byte, bool) {
 	return p.mem[at : at+uint64(n)], true
 }
 
-// move copies. A fault within the map is an error; any other is our own mistake and stays a panic.
-func (p *Pool) move(dst, src []byte) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		fault := recover()
-		if fault == nil {
-			return
-		}
-		if a, ok := fault.(interface{ Addr() uintptr }); !ok || !p.has(a.Addr()) {
-			panic(fault)
-		}
-		err = ErrGone
-	}()
-	for len(src) > 0 {
-		n := copy(dst, src[:min(len(src), moveAtOnce)])
-		dst, src = dst[n:], src[n:]
+// faulted, deferred, makes a fault within the map an error; any other is our own mistake and stays a panic.
+func (p *Pool) faulted(err *error) {
+	fault := recover()
+	if fault == nil {
+		return
 	}
-	return nil
+	if a, ok := fault.(interface{ Addr() uintptr }); !ok || !p.has(a.Addr()) {
+		panic(fault)
+	}
+	*err = ErrGone
 }
 
 // moveAtOnce is how much one copy moves: the runtime cannot stop a goroutine in the middle of one, and 1 MiB holds a collection of garbage up

@@ -14,6 +14,8 @@ import (
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/perigee-llm/perigee/internal/script"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -241,4 +243,50 @@ func TestOtherFaults(t *testing.T) {
 		}
 	}()
 	p.Write(mem, 0)
+}
+
+// TestRuns copies to and from runs of all kinds of beginnings and lengths, and nothing beside them is touched.
+func TestRuns(t *testing.T) {
+	const size = 1 << 16
+	r := script.Rand(t)
+	p := open(t, memory(t, size, 0), size)
+	want, src, back := make([]byte, size), make([]byte, size), make([]byte, size)
+	for i := range want {
+		want[i], src[i] = byte(r.Uint32()), byte(r.Uint32())
+	}
+	copy(p.mem, want)
+	for range 500 {
+		var at []uint64
+		var lengths []int
+		total, begin := 0, r.IntN(64)
+		for range 1 + r.IntN(4) {
+			n := r.IntN(1 + []int{20, 300, 6000}[r.IntN(3)])
+			at, lengths, total = append(at, uint64(r.IntN(size-n))), append(lengths, n), total+n
+		}
+		run := func(i int) (uint64, int) { return at[i], lengths[i] }
+		from := src[begin:][:total]
+		if err := p.WriteRuns(from, len(at), run); err != nil {
+			t.Fatal(err)
+		}
+		Fence()
+		for i, done := 0, 0; i < len(at); i++ {
+			copy(want[at[i]:][:lengths[i]], from[done:])
+			done += lengths[i]
+		}
+		if !bytes.Equal(p.mem, want) {
+			t.Fatalf("written from %d to %v, %v", begin, at, lengths)
+		}
+		if err := p.ReadRuns(back[:total], len(at), run); err != nil {
+			t.Fatal(err)
+		}
+		for i, done := 0, 0; i < len(at); i++ {
+			if !bytes.Equal(back[done:][:lengths[i]], want[at[i]:][:lengths[i]]) {
+				t.Fatalf("read from %v, %v", at, lengths)
+			}
+			done += lengths[i]
+		}
+	}
+	if p.WriteRuns(src[:100], 2, func(i int) (uint64, int) { return uint64(i) * (size - 49), 50 }) != ErrGone {
+		t.Error("beyond the end")
+	}
 }

@@ -1,0 +1,7 @@
+//go:build !amd64
+
+package hostpool
+
+func stream(dst, src []byte) { copy(dst, src) }
+
+func storeFence() {}
