@@ -16,7 +16,7 @@ const maxRequestID = 128
 // requestID returns the client's request id if it is short and printable, otherwise a new one.
 func requestID(h http.Header) string {
 	if id := h.Get(headerRequestID); id != "" && len(id) <= maxRequestID && visible(id) {
-		return id
+		return strings.Clone(id) // the decision log keeps it, and must not keep the head that it is a part of
 	}
 	return randomHex()
 }

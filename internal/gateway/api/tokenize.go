@@ -3,10 +3,11 @@ package api
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"net/http"
-	"reflect"
 	"time"
 
+	"github.com/perigee-llm/perigee/internal/gateway/api/body"
 	"github.com/perigee-llm/perigee/internal/gateway/tokens"
 )
 
@@ -17,17 +18,33 @@ var (
 
 var errBusy = &Error{Status: http.StatusServiceUnavailable, Code: "gateway_overloaded", Message: "this gateway encodes as many long texts as it may", RetryAfter: 1}
 
-// tokenizeRequest is the body of POST /tokenize: a prompt or messages.
+// tokenizeRequest is the body of POST /tokenize: a prompt or messages. What is a list or an object of it is a part of the body's text.
 type tokenizeRequest struct {
-	Model               string          `json:"model"`
-	Prompt              *string         `json:"prompt"`
-	Messages            json.RawMessage `json:"messages"`
-	Tools               json.RawMessage `json:"tools"`
-	AddSpecialTokens    *bool           `json:"add_special_tokens"`
-	AddGenerationPrompt *bool           `json:"add_generation_prompt"`
+	Model             string
+	Prompt            *string
+	Messages, Tools   []byte
+	WithoutSpecial    bool // add_special_tokens: false
+	WithoutGeneration bool // add_generation_prompt: false
 }
 
-func (q *tokenizeRequest) model() string { return q.Model }
+func (*tokenizeRequest) names() []string {
+	return []string{"model", "prompt", "messages", "tools", "add_special_tokens", "add_generation_prompt"}
+}
+
+func (q *tokenizeRequest) read(fields []body.Field) bool {
+	q.Messages, q.Tools = fields[2].Raw, fields[3].Raw
+	add, generate := true, true
+	if raw := fields[1].Raw; present(raw) {
+		text, ok := body.Text(raw)
+		if !ok {
+			return false
+		}
+		q.Prompt = &text
+	}
+	ok := readSwitch(fields[4].Raw, &add) && readSwitch(fields[5].Raw, &generate)
+	q.WithoutSpecial, q.WithoutGeneration = !add, !generate
+	return ok
+}
 
 func (q *tokenizeRequest) size() int64 {
 	n := len(q.Messages) + len(q.Tools)
@@ -37,22 +54,57 @@ func (q *tokenizeRequest) size() int64 {
 	return int64(n)
 }
 
-type detokenizeRequest struct {
-	Model             string          `json:"model"`
-	Tokens            json.RawMessage `json:"tokens"`
-	SkipSpecialTokens bool            `json:"skip_special_tokens"`
+func (q *tokenizeRequest) keeps(text int64) int64 {
+	if q.Messages == nil && q.Tools == nil {
+		text = 0
+	}
+	if q.Prompt != nil {
+		text += int64(len(*q.Prompt))
+	}
+	return text
 }
 
-func (q *detokenizeRequest) model() string { return q.Model }
+type detokenizeRequest struct {
+	Model             string
+	Tokens            []byte // a part of the body's text
+	SkipSpecialTokens bool
+}
+
+func (*detokenizeRequest) names() []string { return []string{"model", "tokens", "skip_special_tokens"} }
+
+func (q *detokenizeRequest) read(fields []body.Field) bool {
+	q.Tokens = fields[1].Raw
+	return readSwitch(fields[2].Raw, &q.SkipSpecialTokens)
+}
 
 func (q *detokenizeRequest) size() int64 { return int64(len(q.Tokens)) }
 
+func (*detokenizeRequest) keeps(text int64) int64 { return text }
+
+// readSwitch sets to to what raw is, and leaves it where raw is not there or null. false: it is neither true nor false.
+func readSwitch(raw []byte, to *bool) bool {
+	switch {
+	case !present(raw):
+	case string(raw) == "true":
+		*to = true
+	case string(raw) == "false":
+		*to = false
+	default:
+		return false
+	}
+	return true
+}
+
 // question is a body of one of the two.
 type question interface {
-	// model is the name of the model that is asked for.
-	model() string
+	// names are the keys that there are, the model's first.
+	names() []string
+	// read takes what is in the fields of these names. It is false for a value of another type.
+	read(fields []body.Field) bool
 	// size is how much there is to be encoded or decoded, in bytes.
 	size() int64
+	// keeps is what it has in memory, where the body's text takes so many bytes.
+	keeps(text int64) int64
 }
 
 // maxDetokenized bounds the ids of one request: four million take 16 MiB here, and no engine has a longer context.
@@ -61,7 +113,7 @@ const maxDetokenized = 4 << 20
 // tokenizeText answers POST /tokenize and /v1/tokenize.
 func (s *Server) tokenizeText(w http.ResponseWriter, r *http.Request) {
 	var q tokenizeRequest
-	s.answerQuestion(w, r, &q, func(c *call, m *Model) *Error {
+	s.answerQuestion(w, r, &q, &q.Model, func(c *call, m *Model) *Error {
 		ids, e := c.tokensOf(m, &q)
 		if e == nil {
 			c.writeTokens(q.Model, ids)
@@ -73,7 +125,7 @@ func (s *Server) tokenizeText(w http.ResponseWriter, r *http.Request) {
 // detokenizeIDs answers POST /detokenize and /v1/detokenize. Ids that no token has add nothing to the text.
 func (s *Server) detokenizeIDs(w http.ResponseWriter, r *http.Request) {
 	var q detokenizeRequest
-	s.answerQuestion(w, r, &q, func(c *call, m *Model) *Error {
+	s.answerQuestion(w, r, &q, &q.Model, func(c *call, m *Model) *Error {
 		text, e := c.textOf(m, &q)
 		if e == nil {
 			c.writeText(q.Model, text)
@@ -82,15 +134,15 @@ func (s *Server) detokenizeIDs(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// answerQuestion reads a body into q, a pointer to a struct, and has answer write an answer or say what is wrong. From the body's first byte to the
-// answer's last what the request has in memory counts among what all requests may hold: the body, its decoded copies, and what comes out of them.
-// What a chat template makes of messages in between does not: that is there only while it is at work, for which the encoders have few places.
-func (s *Server) answerQuestion(w http.ResponseWriter, r *http.Request, q question, answer func(*call, *Model) *Error) {
+// answerQuestion reads a body into q, with the name of its model in model, and has answer write an answer or say what is wrong. From the body's first byte to the
+// answer's last what the request has in memory counts among what all requests may hold: the body, its decoded copies, what encoding works with, and what comes
+// out of it.
+func (s *Server) answerQuestion(w http.ResponseWriter, r *http.Request, q question, model *string, answer func(*call, *Model) *Error) {
 	v := s.current.Load()
 	c := &call{s: s, v: v, w: w, r: r, rc: *http.NewResponseController(w), started: time.Now(), id: requestID(r.Header)}
 	w.Header()[headerRequestID] = []string{c.id}
 	defer c.letGo()
-	m, e := c.readQuestion(q)
+	m, e := c.readQuestion(q, model)
 	if e == nil {
 		e = answer(c, m)
 	}
@@ -100,8 +152,9 @@ func (s *Server) answerQuestion(w http.ResponseWriter, r *http.Request, q questi
 	}
 }
 
-// readQuestion reads a body into q, and finds the model that it names, which has a tokenizer. What is held then is what q has.
-func (c *call) readQuestion(q question) (*Model, *Error) {
+// readQuestion reads a body into q, and finds the model that it names, which has a tokenizer. What is held then is what q has. Nothing is made of a body
+// before its model is known to be there.
+func (c *call) readQuestion(q question, model *string) (*Model, *Error) {
 	caller, e := c.v.admit(c.v.Keys, c.w, c.r)
 	if e != nil {
 		return nil, e
@@ -110,24 +163,37 @@ func (c *call) readQuestion(q question) (*Model, *Error) {
 	if e != nil {
 		return nil, e
 	}
-	if !c.hold(2 * int64(len(text))) { // what onlyKnown makes, and what stays; a byte that is no UTF-8 becomes three in it
+	var room [6]body.Field
+	fields := room[:0]
+	for _, name := range q.names() {
+		fields = append(fields, body.Field{Name: name})
+	}
+	switch err := body.ReadFields(text, fields); {
+	case errors.Is(err, body.ErrUnknownKey), errors.Is(err, body.ErrNotObject):
+		return nil, errUnprocessable
+	case err != nil:
+		return nil, badRequest(err.Error())
+	}
+	if !c.hold(2 * int64(len(text))) { // a text that is decoded is there twice for a moment
 		return nil, errOverloaded
 	}
-	if !json.Valid(text) {
-		return nil, badRequest("the body is not JSON")
+	if raw := fields[0].Raw; present(raw) {
+		var ok bool
+		if *model, ok = body.Text(raw); !ok {
+			return nil, errUnprocessable
+		}
 	}
-	if !onlyKnown(text, q) || json.Unmarshal(text, q) != nil {
+	m := c.v.models[*model]
+	switch {
+	case m == nil || !c.v.allows(caller, m):
+		return nil, &Error{Status: http.StatusNotFound, Code: "model_not_found", Message: "this gateway does not serve the model that the request names"}
+	case m.Tokens == nil:
+		return nil, errNoTokenizer
+	case !q.read(fields):
 		return nil, errUnprocessable
 	}
-	if !c.keep(q.size()) {
+	if !c.keep(q.keeps(int64(cap(text)))) {
 		return nil, errOverloaded
-	}
-	m := c.v.models[q.model()]
-	if m == nil || !c.v.allows(caller, m) {
-		return nil, &Error{Status: http.StatusNotFound, Code: "model_not_found", Message: "this gateway does not serve the model that the request names"}
-	}
-	if m.Tokens == nil {
-		return nil, errNoTokenizer
 	}
 	return m, nil
 }
@@ -148,10 +214,10 @@ func (c *call) tokensOf(m *Model, q *tokenizeRequest) ([]uint32, *Error) {
 	var ids []uint32
 	switch chat := present(q.Messages); {
 	case q.Prompt != nil && !chat:
-		ids = m.Tokens.Encode(*q.Prompt, q.AddSpecialTokens == nil || *q.AddSpecialTokens)
+		ids = m.Tokens.Encode(*q.Prompt, !q.WithoutSpecial)
 	case q.Prompt == nil && chat:
 		f, _ := m.Tokens.Measure(tokens.Request{
-			Messages: q.Messages, Tools: q.Tools, NoGenerationPrompt: q.AddGenerationPrompt != nil && !*q.AddGenerationPrompt,
+			Messages: q.Messages, Tools: q.Tools, NoGenerationPrompt: q.WithoutGeneration,
 		})
 		if f.Source != tokens.Rendered { // ids of something else than the conversation would be no answer
 			return nil, badRequest("the messages cannot be rendered by the model's chat template")
@@ -229,17 +295,4 @@ func (c *call) writeText(model, text string) {
 	p.quoted(text)
 	p.text("}\n")
 	p.end()
-}
-
-// onlyKnown tells whether text is an object whose keys are those of the struct that q points to, letter for letter:
-// encoding/json takes PROMPT for prompt.
-func onlyKnown(text []byte, q any) bool {
-	var fields map[string]json.RawMessage
-	if json.Unmarshal(text, &fields) != nil || fields == nil {
-		return false
-	}
-	for t, i := reflect.TypeOf(q).Elem(), 0; i < t.NumField(); i++ {
-		delete(fields, t.Field(i).Tag.Get("json"))
-	}
-	return len(fields) == 0
 }

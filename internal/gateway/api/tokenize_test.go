@@ -2,8 +2,10 @@ package api
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -97,6 +99,10 @@ func TestTokenizeRefuses(t *testing.T) {
 			{"tokenize", `{"model":"m","prompt":"x","add_special_tokens":"no"}`, 422, "unprocessable"},
 			{"tokenize", `{"model":"m","prompt":"x","stream":true}`, 422, "unprocessable"},
 			{"tokenize", `{"model":"m","PROMPT":"x"}`, 422, "unprocessable"},
+			{"tokenize", `{"model":"m","prompt":"x","p\u0072ompt":"x"}`, 400, "bad_request"},
+			{"tokenize", `{"model":"m","prompt":"` + "\xff" + `"}`, 400, "bad_request"},
+			{"tokenize", `{"model":"m","messages":` + strings.Repeat("[", 1000) + strings.Repeat("]", 1000) + `}`, 400, "bad_request"},
+			{"tokenize", `{"other":1,`, 422, "unprocessable"},
 			{"tokenize", `{"model":"x","prompt":"x","chat_template":"y"}`, 422, "unprocessable"},
 			{"tokenize", `{"model":"x","prompt":"x"}`, 404, "model_not_found"},
 			{"tokenize", `{"prompt":"x"}`, 404, "model_not_found"},
@@ -188,6 +194,48 @@ func TestTokenizeWithoutTemplate(t *testing.T) {
 	})
 }
 
+// TestQuestionsOfManyKeys: a body of keys that a path does not know is refused at the first of them, and takes no memory beside its own text; nor does one
+// whose model is not there. The memory of what is decoded counts before it is taken.
+func TestQuestionsOfManyKeys(t *testing.T) {
+	keys := []byte("{")
+	for i := 0; len(keys) < 4<<20; i++ {
+		keys = fmt.Appendf(keys, `"%05x":0,`, i)
+	}
+	keys = append(keys, `"model":"m"}`...)
+	text := `{"prompt":"` + strings.Repeat(`\u0061`, 1<<18) + `","model":"`
+	for _, c := range []struct {
+		name, sent, code string
+		buffered         int64
+	}{
+		{"unknown keys", string(keys), "unprocessable", 1 << 30},
+		{"no such model", text + `x"}`, "model_not_found", 1 << 30},
+		{"no room", text + `m"}`, "gateway_overloaded", 4 << 20},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := relayServer(t, nil)
+			v := s.current.Load()
+			v.models["m"].Tokens, v.Settings.MaxBody, v.Settings.MaxBuffered = tinyModel(t, tinyTemplate), 32<<20, c.buffered
+			h := s.Public()
+			w := httptest.NewRecorder()
+			r := httptest.NewRequest("POST", "/tokenize", strings.NewReader(c.sent))
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			h.ServeHTTP(w, r)
+			runtime.ReadMemStats(&after)
+			if got := w.Header().Get(headerErrorCode); got != c.code {
+				t.Errorf("got %d %s", w.Code, got)
+			}
+			// The text is copied a few times while it grows.
+			if took, most := after.TotalAlloc-before.TotalAlloc, 2*uint64(len(c.sent))+1<<20; took > most {
+				t.Errorf("a body of %d KiB took %d KiB", len(c.sent)>>10, took>>10)
+			}
+			if n := s.buffered.Load(); n != 0 {
+				t.Errorf("%d bytes are held", n)
+			}
+		})
+	}
+}
+
 // FuzzTokenizeRequest: whatever comes, the answer is one of ours, and ids that it gives are those of the text.
 func FuzzTokenizeRequest(f *testing.F) {
 	for _, s := range []string{
@@ -215,7 +263,7 @@ func FuzzTokenizeRequest(f *testing.F) {
 			if w.Code != 200 || path != "/tokenize" {
 				continue
 			}
-			var q tokenizeRequest
+			var q struct{ Prompt *string }
 			var a struct {
 				Tokens []uint32
 				Count  int

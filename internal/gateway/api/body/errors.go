@@ -15,6 +15,7 @@ const (
 	ErrWrongType                      // a key that we read has a value of another kind, or out of its range
 	ErrMissingModel                   // no model, or null
 	ErrMissingPrompt                  // a completion without a prompt, or with an empty list as one
+	ErrUnknownKey                     // a key that [ReadFields] was not asked for
 )
 
 // Error is the fixed text of the class. It holds nothing of the body.
@@ -38,6 +39,8 @@ func (c Class) Error() string {
 		return "the request body has no model"
 	case ErrMissingPrompt:
 		return "the request body has no prompt"
+	case ErrUnknownKey:
+		return "the request body has a key that this path does not know"
 	}
 	return "the request body is refused"
 }
