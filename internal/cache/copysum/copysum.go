@@ -13,7 +13,7 @@ func Through(dst, src []byte) uint64 {
 	if len(src) < least || !quick {
 		return plain(dst, src)
 	}
-	return fused(dst, src, through)
+	return fused(dst, src, false)
 }
 
 // Past is Through past the cache, if dst begins at a multiple of 32 bytes: for what is not read soon, or is more than a cache holds. It is the quicker one, since
@@ -22,10 +22,7 @@ func Past(dst, src []byte) uint64 {
 	if len(src) < least || !quick {
 		return plain(dst, src)
 	}
-	if !aligned(dst) {
-		return fused(dst, src, through)
-	}
-	return fused(dst, src, past)
+	return fused(dst, src, aligned(dst))
 }
 
 // least is how many bytes are worth it. Fewer than 241 are summed in another way.
@@ -48,8 +45,6 @@ const (
 	prime64x4 = 0x85ebca77c2b2ae63
 	prime64x5 = 0x27d4eb2f165667c5
 	avalanche = 0x165667919e3779f9
-
-	stripe = 64 // bytes that are summed together
 )
 
 // secret is XXH3's default.
@@ -68,30 +63,15 @@ var secret = [192]byte{
 	0x45, 0xcb, 0x3a, 0x8f, 0x95, 0x16, 0x04, 0x28, 0xaf, 0xd7, 0xfb, 0xca, 0xbb, 0x4b, 0x40, 0x7e,
 }
 
-// Where in the secret the last stripe's part begins, and the one of the end.
-const (
-	lastSecret  = len(secret) - stripe - 7
-	mergeSecret = 11
-)
+// mergeSecret is where in the secret the part for the end begins.
+const mergeSecret = 11
 
-// pass copies and sums so many stripes, and mixes the sums behind every sixteenth.
-type pass func(sums *[8]uint64, dst, src *byte, stripes int)
-
-// fused makes the sum of at least 241 bytes: stripe by stripe as far as bytes are left behind one, then the last 64 bytes.
-func fused(dst, src []byte, run pass) uint64 {
+// fused makes the sum of at least 241 bytes, past the cache or through it.
+func fused(dst, src []byte, past bool) uint64 {
 	sums := [8]uint64{prime32x3, prime64x1, prime64x2, prime64x3, prime64x4, prime32x2, prime64x5, prime32x1}
 	n := len(src)
 	dst = dst[:n]
-	run(&sums, &dst[0], &src[0], (n-1)/stripe)
-	var last [stripe]byte // read once, like all others
-	copy(last[:], src[n-stripe:])
-	copy(dst[n-stripe:], last[:])
-	for i := range sums {
-		word := binary.LittleEndian.Uint64(last[8*i:])
-		x := word ^ binary.LittleEndian.Uint64(secret[lastSecret+8*i:])
-		sums[i^1] += word
-		sums[i] += x & 0xffffffff * (x >> 32)
-	}
+	pass(&sums, &dst[0], &src[0], n, past)
 	sum := uint64(n) * prime64x1
 	for i := 0; i < len(sums); i += 2 {
 		at := secret[mergeSecret+8*i:]

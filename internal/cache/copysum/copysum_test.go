@@ -68,6 +68,16 @@ func TestLonger(t *testing.T) {
 	}
 }
 
+// TestNoAllocation: what is copied page by page allocates nothing.
+func TestNoAllocation(t *testing.T) {
+	b, dst := noise(5000), make([]byte, 5000)
+	for name, way := range ways {
+		if n := testing.AllocsPerRun(100, func() { way(dst, b) }); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+}
+
 func FuzzCopy(f *testing.F) {
 	f.Add([]byte("perigee"), uint8(0), uint8(0))
 	f.Add(noise(1024), uint8(0), uint8(32))
