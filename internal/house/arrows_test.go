@@ -86,7 +86,7 @@ var arrows = map[string][]string{
 	// The shell of the Cache Manager.
 	"internal/cache/storage/pool/layout": {},                                     // shares of the pool to arenas
 	"internal/cache/storage/pool":        {"internal/cache/storage/pool/layout"}, // memfds
-	"internal/cache/storage/hostpool":    {},                                     // an engine's own memory, mapped
+	"internal/cache/storage/hostpool":    {"internal/cache/copysum"},             // an engine's own memory, mapped
 	"internal/cache/channel":             {"internal/cache/channel/wire"},        // the Manager's end of the socket
 	"internal/cache/copysum":             {},                                     // a copy and its checksum in one pass
 	"internal/cache/channel/client": { // an engine's end

@@ -66,12 +66,20 @@ var secret = [192]byte{
 // mergeSecret is where in the secret the part for the end begins.
 const mergeSecret = 11
 
+// first is the sums of nothing.
+var first = [8]uint64{prime32x3, prime64x1, prime64x2, prime64x3, prime64x4, prime32x2, prime64x5, prime32x1}
+
 // fused makes the sum of at least 241 bytes, past the cache or through it.
 func fused(dst, src []byte, past bool) uint64 {
-	sums := [8]uint64{prime32x3, prime64x1, prime64x2, prime64x3, prime64x4, prime32x2, prime64x5, prime32x1}
+	sums := first
 	n := len(src)
 	dst = dst[:n]
 	pass(&sums, &dst[0], &src[0], n, past)
+	return merged(&sums, n)
+}
+
+// merged is the sum of n bytes.
+func merged(sums *[8]uint64, n int) uint64 {
 	sum := uint64(n) * prime64x1
 	for i := 0; i < len(sums); i += 2 {
 		at := secret[mergeSecret+8*i:]

@@ -110,3 +110,38 @@ func BenchmarkPages(b *testing.B) {
 		}
 	}
 }
+
+// TestSum copies pieces from and to all kinds of places, and compares them with the whole.
+func TestSum(t *testing.T) {
+	b := noise(1 << 16)
+	for n, lengths := range [][]int{{1024, 64}, {0, 2048, 1024}, {1024, 1024, 1023}, {5 << 10, 3 << 10, 65}, {4096, 4096}, {1025}, {1024}, {2048, 16 << 10, 1 << 10, 100}} {
+		for _, off := range []int{0, 1, 32, 64} {
+			total := 0
+			for _, l := range lengths {
+				total += l
+			}
+			if !CanSum(total, lengths[len(lengths)-1]) {
+				if quick {
+					t.Fatal(lengths)
+				}
+				continue
+			}
+			src, to, at := b[n:n+total], make([]byte, total+200*len(lengths)), 0
+			var s Sum
+			var got []byte
+			for i, l := range lengths {
+				dst := to[at+200*i+off:][:l]
+				if i < len(lengths)-1 {
+					s.Past(dst, src[at:at+l])
+				} else if sum, want := s.End(dst, src[at:at+l]), xxh3.Hash(src); sum != want {
+					t.Errorf("%v: the sum is %x, want %x", lengths, sum, want)
+				}
+				at += l
+				got = append(got, dst...)
+			}
+			if !bytes.Equal(got, src) {
+				t.Errorf("%v: another content", lengths)
+			}
+		}
+	}
+}

@@ -20,11 +20,29 @@ func pass(sums *[8]uint64, dst, src *byte, bytes int, past bool) {
 	}
 }
 
+// blocks is pass for whole blocks that others follow, one at least. Past the cache those stores are ordered by fence.
+func blocks(sums *[8]uint64, dst, src *byte, n int, past bool) {
+	if past {
+		blocksPast(sums, dst, src, n, &secret[0])
+	} else {
+		blocksThrough(sums, dst, src, n, &secret[0])
+	}
+}
+
+// fence orders what was stored past the cache before all that follows.
+func fence()
+
 //go:noescape
 func passThrough(sums *[8]uint64, dst, src *byte, bytes int, secret *byte)
 
 //go:noescape
 func passPast(sums *[8]uint64, dst, src *byte, bytes int, secret *byte)
+
+//go:noescape
+func blocksThrough(sums *[8]uint64, dst, src *byte, blocks int, secret *byte)
+
+//go:noescape
+func blocksPast(sums *[8]uint64, dst, src *byte, blocks int, secret *byte)
 
 // aligned says that dst may be written past the cache.
 func aligned(dst []byte) bool { return uintptr(unsafe.Pointer(unsafe.SliceData(dst)))%32 == 0 }

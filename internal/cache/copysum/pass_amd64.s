@@ -109,6 +109,31 @@ done: \
 	VZEROUPPER         \
 	RET
 
+// BLOCKS is so many whole blocks, behind which others follow.
+#define BLOCKS(STORE) \
+	MOVQ    sums+0(FP), AX    \
+	MOVQ    dst+8(FP), DI     \
+	MOVQ    src+16(FP), SI    \
+	MOVQ    blocks+24(FP), CX \
+	MOVQ    secret+32(FP), R9 \
+	VMOVDQU (AX), Y1          \
+	VMOVDQU 32(AX), Y2        \
+	VMOVDQU prime<>(SB), Y0   \
+block: \
+	MOVQ R9, R8  \
+	MOVQ $16, DX \
+full: \
+	STRIPE(STORE) \
+	DECQ DX       \
+	JNZ  full     \
+	MIX           \
+	DECQ CX       \
+	JNZ  block    \
+	VMOVDQU Y1, (AX)   \
+	VMOVDQU Y2, 32(AX) \
+	VZEROUPPER         \
+	RET
+
 // func passThrough(sums *[8]uint64, dst, src *byte, bytes int, secret *byte)
 TEXT ·passThrough(SB), NOSPLIT, $0-40
 	PASS(VMOVDQU, NOP)
@@ -116,3 +141,16 @@ TEXT ·passThrough(SB), NOSPLIT, $0-40
 // func passPast(sums *[8]uint64, dst, src *byte, bytes int, secret *byte)
 TEXT ·passPast(SB), NOSPLIT, $0-40
 	PASS(VMOVNTDQ, SFENCE)
+
+// func blocksThrough(sums *[8]uint64, dst, src *byte, blocks int, secret *byte)
+TEXT ·blocksThrough(SB), NOSPLIT, $0-40
+	BLOCKS(VMOVDQU)
+
+// func blocksPast(sums *[8]uint64, dst, src *byte, blocks int, secret *byte)
+TEXT ·blocksPast(SB), NOSPLIT, $0-40
+	BLOCKS(VMOVNTDQ)
+
+// func fence()
+TEXT ·fence(SB), NOSPLIT, $0-0
+	SFENCE
+	RET

@@ -7,4 +7,8 @@ const quick = false
 
 func pass(*[8]uint64, *byte, *byte, int, bool) {}
 
+func blocks(*[8]uint64, *byte, *byte, int, bool) {}
+
+func fence() {}
+
 func aligned([]byte) bool { return false }

@@ -280,9 +280,6 @@ func (c *copier) give(j *copyJob, bad int, mismatch bool) (ended bool) {
 
 // copyPages copies some pages of a job. For a restore it says which one is the first that could not be; what is behind it is of no use.
 func (m *Manager) copyPages(j *copyJob, from, to int) (bad int, mismatch bool) {
-	if j.out {
-		defer hostpool.Fence()
-	}
 	for i := from; i < to; i++ {
 		if j.slots[i].Bytes == 0 {
 			continue
@@ -301,25 +298,29 @@ func (m *Manager) copyPages(j *copyJob, from, to int) (bad int, mismatch bool) {
 	return -1, false
 }
 
-// move copies between a slot and page i's pieces: those that follow each other in one pool at once, which is mostly all.
-func (j *copyJob) move(i int, slot []byte) (err error) {
-	for pieces := j.pages.Pieces[j.first[i]:j.first[i+1]]; len(pieces) > 0 && err == nil; {
+// move copies between a slot and page i's pieces, and returns the checksum of what was copied.
+func (j *copyJob) move(i int, slot []byte) (sum uint64, err error) {
+	all := j.pages.Pieces[j.first[i]:j.first[i+1]]
+	for pieces, part := all, slot; len(pieces) > 0 && err == nil; {
 		n, bytes := 0, 0
 		for ; n < len(pieces) && pieces[n].Pool == pieces[0].Pool; n++ {
 			bytes += int(pieces[n].Length)
 		}
-		run := func(k int) (at uint64, length int) { return pieces[k].Offset, int(pieces[k].Length) }
+		runs := func(k int) (at uint64, length int) { return pieces[k].Offset, int(pieces[k].Length) }
 		if pool := j.pools[pieces[0].Pool]; j.out {
-			err = pool.WriteRuns(slot[:bytes], n, run)
+			sum, err = pool.Write(part[:bytes], n, runs)
 		} else {
-			err = pool.ReadRuns(slot[:bytes], n, run)
+			sum, err = pool.Read(part[:bytes], n, runs)
 		}
-		pieces, slot = pieces[n:], slot[bytes:]
+		if n < len(all) && n == len(pieces) && err == nil {
+			sum = xxh3.Hash(slot) // each pool's part has its own
+		}
+		pieces, part = pieces[n:], part[bytes:]
 	}
-	return err
+	return sum, err
 }
 
-// copyIn copies page i from where it lies into its slot, and makes the checksum of what has arrived there.
+// copyIn copies page i from where it lies into its slot, with the checksum of what has arrived there.
 func (m *Manager) copyIn(j *copyJob, i int) core.CopiedPage {
 	m.mem.RLock() // for each, so that nobody waits long for the arenas
 	defer m.mem.RUnlock()
@@ -327,15 +328,16 @@ func (m *Manager) copyIn(j *copyJob, i int) core.CopiedPage {
 	if err != nil {
 		return core.CopiedPage{}
 	}
-	if j.move(i, slot) != nil {
+	sum, err := j.move(i, slot)
+	if err != nil {
 		return core.CopiedPage{}
 	}
 	m.counts.copiedBytes[0].Add(int64(len(slot)))
-	return core.CopiedPage{OK: true, Checksum: xxh3.Hash(slot)}
+	return core.CopiedPage{OK: true, Checksum: sum}
 }
 
-// copyOut copies page i out of its slot, and then compares the slot with its checksum: in this order a page that is changed before or while it is
-// copied is found, and one that is changed behind it has been copied already. The core has both in its cache.
+// copyOut copies page i out of its slot, and compares what it has copied with the slot's checksum: of a page that is changed before or while it is copied that is found,
+// and one that is changed behind it has been copied already.
 func (m *Manager) copyOut(j *copyJob, i int) error {
 	m.mem.RLock()
 	defer m.mem.RUnlock()
@@ -343,11 +345,12 @@ func (m *Manager) copyOut(j *copyJob, i int) error {
 	if err != nil {
 		return err
 	}
-	if err := j.move(i, slot); err != nil {
+	sum, err := j.move(i, slot)
+	if err != nil {
 		return err
 	}
 	m.counts.copiedBytes[1].Add(int64(len(slot)))
-	if xxh3.Hash(slot) != j.slots[i].Checksum {
+	if sum != j.slots[i].Checksum {
 		return errMismatch
 	}
 	return nil

@@ -9,7 +9,10 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
+
+	"github.com/perigee-llm/perigee/internal/cache/copysum"
 )
 
 // Pool is mapped memory of another process. Read and Write may be called at once, by anybody, until Close.
@@ -123,59 +126,99 @@ func (p *Pool) prefault() {
 // Warm is how many bytes were mapped ahead.
 func (p *Pool) Warm() uint64 { return p.warm.Load() }
 
-// Read fills dst with the memory from offset at on. The error is ErrGone, also for what was never offered.
-func (p *Pool) Read(dst []byte, at uint64) error {
-	return p.ReadRuns(dst, 1, func(int) (uint64, int) { return at, len(dst) })
-}
+// Runs says of n runs of a pool's memory where each begins, and how long it is.
+type Runs func(i int) (at uint64, length int)
 
-// Write writes src into the memory from offset at on. The error is as Read's. See WriteRuns.
-func (p *Pool) Write(src []byte, at uint64) error {
-	return p.WriteRuns(src, 1, func(int) (uint64, int) { return at, len(src) })
-}
-
-// ReadRuns fills dst with n runs of the memory, one behind the other: run says where each begins, and how long it is. Their lengths add up to dst's.
-func (p *Pool) ReadRuns(dst []byte, n int, run func(i int) (at uint64, length int)) (err error) {
+// Read fills dst with n runs, one behind the other, whose lengths add up to dst's, and returns XXH3-64 of what has arrived. The error is ErrGone, also for what was
+// never offered.
+func (p *Pool) Read(dst []byte, n int, runs Runs) (sum uint64, err error) {
 	defer p.faulted(&err)
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	if p.sums(len(dst), n, runs) {
+		var s copysum.Sum
+		to := dst
+		err = p.each(n, runs, func(part []byte, last bool) {
+			if last {
+				sum = s.End(to, part)
+			} else {
+				s.Past(to, part)
+			}
+			to = to[len(part):]
+		})
+		return sum, err
+	}
+	to := dst
+	err = p.each(n, runs, func(part []byte, _ bool) { to = to[copy(to, part):] })
+	if err == nil {
+		sum = xxh3.Hash(dst)
+	}
+	return sum, err
+}
+
+// Write writes src into n runs, as Read reads them, and returns XXH3-64 of what was written. It passes this processor's caches by where it can. All has arrived when it
+// returns.
+func (p *Pool) Write(src []byte, n int, runs Runs) (sum uint64, err error) {
+	defer p.faulted(&err)
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	from := src
+	if p.sums(len(src), n, runs) {
+		var s copysum.Sum
+		err = p.each(n, runs, func(part []byte, last bool) {
+			if last {
+				sum = s.End(part, from[:len(part)])
+			} else {
+				s.Past(part, from[:len(part)])
+			}
+			from = from[len(part):]
+		})
+		return sum, err
+	}
+	err = p.each(n, runs, func(part []byte, _ bool) {
+		stream(part, from[:len(part)])
+		from = from[len(part):]
+	})
+	storeFence()
+	if err == nil {
+		sum = xxh3.Hash(src) // after the copy: what is changed behind it has been copied already
+	}
+	return sum, err
+}
+
+// sums says whether copying can make the sum as it goes.
+func (p *Pool) sums(total, n int, runs Runs) bool {
+	for i := range n - 1 {
+		if _, length := runs(i); length%copysum.Block != 0 {
+			return false
+		}
+	}
+	if n == 0 {
+		return false
+	}
+	_, last := runs(n - 1)
+	return copysum.CanSum(total, last)
+}
+
+// each hands out the runs in parts of moveAtOnce bytes at most; the last one has 64 if its run has.
+func (p *Pool) each(n int, runs Runs, do func(part []byte, last bool)) error {
 	for i := range n {
-		at, length := run(i)
-		src, ok := p.piece(length, at)
+		run, ok := p.piece(runs(i))
 		if !ok {
 			return ErrGone
 		}
-		for to := dst[:length]; len(to) > 0; {
-			n := copy(to, src[:min(len(src), moveAtOnce)])
-			to, src = to[n:], src[n:]
+		for len(run) > moveAtOnce {
+			part := moveAtOnce
+			if len(run)-part < 64 {
+				part -= copysum.Block
+			}
+			do(run[:part], false)
+			run = run[part:]
 		}
-		dst = dst[length:]
+		do(run, i == n-1)
 	}
 	return nil
 }
 
-// WriteRuns writes src into n runs of the memory, as ReadRuns. It passes this processor's caches by where it can: Fence comes before anybody is told of it.
-func (p *Pool) WriteRuns(src []byte, n int, run func(i int) (at uint64, length int)) (err error) {
-	defer p.faulted(&err)
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	for i := range n {
-		at, length := run(i)
-		dst, ok := p.piece(length, at)
-		if !ok {
-			return ErrGone
-		}
-		for from := src[:length]; len(from) > 0; {
-			n := min(len(from), moveAtOnce)
-			stream(dst[:n], from[:n])
-			dst, from = dst[n:], from[n:]
-		}
-		src = src[length:]
-	}
-	return nil
-}
-
-// Fence has all that this goroutine has written arrive before whatever it does next.
-func Fence() { storeFence() }
-
-func (p *Pool) piece(n int, at uint64) ([]byte, bool) {
+func (p *Pool) piece(at uint64, n int) ([]byte, bool) {
 	if size := uint64(len(p.mem)); at > size || uint64(n) > size-at {
 		return nil, false
 	}

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/zeebo/xxh3"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
@@ -48,6 +49,21 @@ func open(t testing.TB, f *os.File, size uint64) *Pool {
 	return p
 }
 
+// read and write copy one run.
+func read(p *Pool) func(dst []byte, at uint64) error {
+	return func(dst []byte, at uint64) error {
+		_, err := p.Read(dst, 1, func(int) (uint64, int) { return at, len(dst) })
+		return err
+	}
+}
+
+func write(p *Pool) func(src []byte, at uint64) error {
+	return func(src []byte, at uint64) error {
+		_, err := p.Write(src, 1, func(int) (uint64, int) { return at, len(src) })
+		return err
+	}
+}
+
 // TestPart offers a part of memory of which the rest is not there; and its owner's place in it stays what it was.
 func TestPart(t *testing.T) {
 	f := memory(t, 16384, 0)
@@ -69,20 +85,20 @@ func TestCopies(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := make([]byte, len(page))
-	if err := p.Read(got, 4001); err != nil || !bytes.Equal(got, page) {
+	if err := read(p)(got, 4001); err != nil || !bytes.Equal(got, page) {
 		t.Errorf("read: %v", err)
 	}
-	if err := p.Write(page, size-uint64(len(page))); err != nil {
+	if err := write(p)(page, size-uint64(len(page))); err != nil {
 		t.Error(err)
 	}
 	if _, err := f.ReadAt(got, size-int64(len(page))); err != nil || !bytes.Equal(got, page) {
 		t.Errorf("written: %v", err)
 	}
 	for _, at := range []uint64{size + 4096, 1 << 63, ^uint64(0), ^uint64(0) - 100} {
-		if err := p.Read(got, at); !errors.Is(err, ErrGone) {
+		if err := read(p)(got, at); !errors.Is(err, ErrGone) {
 			t.Errorf("read at %d: %v", at, err)
 		}
-		if err := p.Write(got, at); !errors.Is(err, ErrGone) {
+		if err := write(p)(got, at); !errors.Is(err, ErrGone) {
 			t.Errorf("write at %d: %v", at, err)
 		}
 	}
@@ -171,7 +187,7 @@ func TestCutShort(t *testing.T) {
 	if err := f.Truncate(size / 4); err != nil {
 		t.Fatal(err)
 	}
-	for name, copy := range map[string]func([]byte, uint64) error{"read": p.Read, "write": p.Write} {
+	for name, copy := range map[string]func([]byte, uint64) error{"read": read(p), "write": write(p)} {
 		if err := copy(buf[:size/4], 0); err != nil {
 			t.Errorf("%s of what is there: %v", name, err)
 		}
@@ -185,7 +201,7 @@ func TestCutShort(t *testing.T) {
 	if err := f.Truncate(size); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Read(buf, size/2); err != nil || !bytes.Equal(buf, make([]byte, len(buf))) {
+	if err := read(p)(buf, size/2); err != nil || !bytes.Equal(buf, make([]byte, len(buf))) {
 		t.Errorf("grown again: %v", err)
 	}
 }
@@ -201,9 +217,9 @@ func TestCutWhileCopying(t *testing.T) {
 		wg.Go(func() {
 			buf := make([]byte, size)
 			for range 30 {
-				copy := p.Read
+				copy := read(p)
 				if k%2 == 1 {
-					copy = p.Write
+					copy = write(p)
 				}
 				if err := copy(buf, 0); errors.Is(err, ErrGone) {
 					faults[k]++
@@ -242,10 +258,10 @@ func TestOtherFaults(t *testing.T) {
 			t.Error("a fault elsewhere was swallowed")
 		}
 	}()
-	p.Write(mem, 0)
+	write(p)(mem, 0)
 }
 
-// TestRuns copies to and from runs of all kinds of beginnings and lengths, and nothing beside them is touched.
+// TestRuns copies to and from runs of all kinds of beginnings and lengths: what is summed is what was copied, and nothing beside it is touched.
 func TestRuns(t *testing.T) {
 	const size = 1 << 16
 	r := script.Rand(t)
@@ -255,20 +271,25 @@ func TestRuns(t *testing.T) {
 		want[i], src[i] = byte(r.Uint32()), byte(r.Uint32())
 	}
 	copy(p.mem, want)
-	for range 500 {
+	for range 1000 {
+		begin, unit := r.IntN(64), []int{1, 1, 64, 1024}[r.IntN(4)]
 		var at []uint64
 		var lengths []int
-		total, begin := 0, r.IntN(64)
+		total, rest := 0, size
 		for range 1 + r.IntN(4) {
-			n := r.IntN(1 + []int{20, 300, 6000}[r.IntN(3)])
-			at, lengths, total = append(at, uint64(r.IntN(size-n))), append(lengths, n), total+n
+			n := r.IntN(1+[]int{20, 300, 6000}[r.IntN(3)]) / unit * unit
+			from := size - rest + r.IntN(rest/2-n)/unit*unit // none meets another
+			at, lengths, total, rest = append(at, uint64(from)), append(lengths, n), total+n, size-from-n
+			if rest < 16000 {
+				break
+			}
 		}
-		run := func(i int) (uint64, int) { return at[i], lengths[i] }
+		runs := func(i int) (uint64, int) { return at[i], lengths[i] }
 		from := src[begin:][:total]
-		if err := p.WriteRuns(from, len(at), run); err != nil {
-			t.Fatal(err)
+		sum, err := p.Write(from, len(at), runs)
+		if err != nil || sum != xxh3.Hash(from) {
+			t.Fatalf("%x, %v", sum, err)
 		}
-		Fence()
 		for i, done := 0, 0; i < len(at); i++ {
 			copy(want[at[i]:][:lengths[i]], from[done:])
 			done += lengths[i]
@@ -276,17 +297,32 @@ func TestRuns(t *testing.T) {
 		if !bytes.Equal(p.mem, want) {
 			t.Fatalf("written from %d to %v, %v", begin, at, lengths)
 		}
-		if err := p.ReadRuns(back[:total], len(at), run); err != nil {
-			t.Fatal(err)
-		}
-		for i, done := 0, 0; i < len(at); i++ {
-			if !bytes.Equal(back[done:][:lengths[i]], want[at[i]:][:lengths[i]]) {
-				t.Fatalf("read from %v, %v", at, lengths)
-			}
-			done += lengths[i]
+		got := back[r.IntN(64):][:total]
+		if sum, err = p.Read(got, len(at), runs); err != nil || sum != xxh3.Hash(from) || !bytes.Equal(got, from) {
+			t.Fatalf("read from %v, %v: %v", at, lengths, err)
 		}
 	}
-	if p.WriteRuns(src[:100], 2, func(i int) (uint64, int) { return uint64(i) * (size - 49), 50 }) != ErrGone {
+	if _, err := p.Write(src[:100], 2, func(i int) (uint64, int) { return uint64(i) * (size - 49), 50 }); err != ErrGone {
 		t.Error("beyond the end")
+	}
+}
+
+// TestLong copies what is longer than one piece of work, with ends of all kinds.
+func TestLong(t *testing.T) {
+	const size = 4 << 20
+	p := open(t, memory(t, size, 0), size)
+	src := make([]byte, size)
+	for i := range src {
+		src[i] = byte(i * 7 >> 3)
+	}
+	for _, n := range []int{1<<20 - 1, 1 << 20, 1<<20 + 1, 1<<20 + 63, 1<<20 + 64, 2<<20 + 63, 3<<20 + 1024, size} {
+		runs := func(int) (uint64, int) { return uint64(size - n), n }
+		back := make([]byte, n)
+		if sum, err := p.Write(src[:n], 1, runs); err != nil || sum != xxh3.Hash(src[:n]) || !bytes.Equal(p.mem[size-n:], src[:n]) {
+			t.Errorf("%d bytes written: %v", n, err)
+		}
+		if sum, err := p.Read(back, 1, runs); err != nil || sum != xxh3.Hash(src[:n]) || !bytes.Equal(back, src[:n]) {
+			t.Errorf("%d bytes read: %v", n, err)
+		}
 	}
 }
