@@ -1,7 +1,6 @@
 package channel
 
 import (
-	"bufio"
 	"errors"
 	"io"
 	"net"
@@ -233,11 +232,16 @@ func (c *Conn) release() {
 
 // serve handles frames until the peer leaves or is to be left.
 func (c *Conn) serve() (wire.Class, string) {
-	src := &receiver{uc: c.uc}
-	defer src.drop()
-	in := bufio.NewReaderSize(src, readAhead)
+	in, err := newReceiver(c.uc)
+	if err != nil {
+		return 0, ""
+	}
+	defer in.close()
 	greeted := false
 	for {
+		if in.wait() != nil { // here, where little is on the stack: the collector gives half of it back then
+			return 0, ""
+		}
 		h, m, err := c.next(in)
 		switch {
 		case errors.Is(err, wire.ErrUnknown):
@@ -260,30 +264,26 @@ func (c *Conn) serve() (wire.Class, string) {
 			c.Send(c.Header(h.Ref, 0), &w)
 		default:
 			if h.Descriptors > 0 {
-				c.file = src.take()
+				c.file = in.take()
 			}
 			c.server.opt.Handler.Frame(c, h, m)
 			if f := c.TakeFile(); f != nil {
 				f.Close()
 			}
 		}
-		if in.Buffered() == 0 {
-			src.drop() // it came with a frame that had no use for it
+		if in.buffered() == 0 {
+			in.drop() // it came with a frame that had no use for it
 		}
 		c.Flush()
 	}
 }
 
-// readAhead is what a connection keeps for reading, in bytes: most messages are shorter, and of longer ones the rest is read to where it belongs. With
-// hundreds of connections that are silent it adds up.
-const readAhead = 4 << 10
-
 // payloads are buffers for payloads, lent for as long as one is read. Silent connections have none.
 var payloads = sync.Pool{New: func() any { return new([]byte) }}
 
 // next reads one frame. Of an unknown kind it reads the payload, too.
-func (c *Conn) next(in *bufio.Reader) (wire.Header, wire.Message, error) {
-	head, err := in.Peek(wire.HeaderSize)
+func (c *Conn) next(in *receiver) (wire.Header, wire.Message, error) {
+	head, err := in.peek(wire.HeaderSize)
 	if err != nil {
 		return wire.Header{}, nil, err
 	}
@@ -291,7 +291,7 @@ func (c *Conn) next(in *bufio.Reader) (wire.Header, wire.Message, error) {
 	if err != nil && !errors.Is(err, wire.ErrUnknown) {
 		return h, nil, err
 	}
-	in.Discard(wire.HeaderSize)
+	in.discard(wire.HeaderSize)
 	buf := payloads.Get().(*[]byte)
 	defer payloads.Put(buf)
 	payload, bad := readPayload(in, (*buf)[:0], int(h.Length))

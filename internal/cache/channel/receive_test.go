@@ -1,0 +1,127 @@
+//go:build linux
+
+package channel
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/perigee-llm/perigee/internal/script"
+)
+
+// TestReceiver reads a stream, which comes in pieces of any size, by random calls: each byte comes once and in its place.
+func TestReceiver(t *testing.T) {
+	r := script.Rand(t)
+	sent := make([]byte, 1<<20)
+	for i := range sent {
+		sent[i] = byte(r.Uint32())
+	}
+	var pieces []int
+	for n := 0; n < len(sent); n += pieces[len(pieces)-1] {
+		pieces = append(pieces, 1+r.IntN(min(3*readAhead, len(sent)-n)))
+	}
+	ours, theirs := pair(t)
+	wrote := make(chan error, 1)
+	go func() {
+		rest := sent
+		for _, n := range pieces {
+			if _, err := theirs.Write(rest[:n]); err != nil {
+				wrote <- err
+				return
+			}
+			rest = rest[n:]
+		}
+		wrote <- theirs.CloseWrite()
+	}()
+	in, err := newReceiver(ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest := sent
+	wrong := func(what string, got []byte) {
+		t.Fatalf("%s %d bytes: not those from %d on", what, len(got), len(sent)-len(rest))
+	}
+	for len(rest) > 0 {
+		switch r.IntN(4) {
+		case 0:
+			if err := in.wait(); err != nil || in.buffered() == 0 {
+				t.Fatalf("%d are buffered: %v", in.buffered(), err)
+			}
+		case 1:
+			n := min(1+r.IntN(readAhead), len(rest))
+			got, err := in.peek(n)
+			if err != nil || !bytes.Equal(got, rest[:n]) {
+				t.Log(err)
+				wrong("peeked at", got)
+			}
+			n = r.IntN(n + 1)
+			in.discard(n)
+			rest = rest[n:]
+		default:
+			got := make([]byte, 1+r.IntN(2*readAhead))
+			n, err := in.Read(got)
+			if err != nil || !bytes.HasPrefix(rest, got[:n]) {
+				t.Log(err)
+				wrong("read", got[:n])
+			}
+			rest = rest[n:]
+		}
+	}
+	if err := in.wait(); err != io.EOF {
+		t.Errorf("behind the last byte: %v", err)
+	}
+	if err := <-wrote; err != nil {
+		t.Error(err)
+	}
+	in.close()
+	if in.buf != nil {
+		t.Error("it keeps a buffer")
+	}
+}
+
+// TestReceiverAtRest: while nothing comes it has no buffer, also when much came before.
+func TestReceiverAtRest(t *testing.T) {
+	ours, theirs := pair(t)
+	in, err := newReceiver(ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.close()
+	for range 3 {
+		in.raw.Control(func(fd uintptr) {
+			if in.receive(fd) || in.buf != nil {
+				t.Errorf("it has read %d bytes, and keeps its buffer: %v", in.n, in.buf != nil)
+			}
+		})
+		theirs.Write(make([]byte, 100))
+		if _, err := io.ReadFull(in, make([]byte, 100)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// pair is two ends of one connection.
+func pair(t *testing.T) (a, b *net.UnixConn) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ends [2]*net.UnixConn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "end")
+		c, err := net.FileConn(f)
+		f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		ends[i] = c.(*net.UnixConn)
+	}
+	return ends[0], ends[1]
+}
