@@ -81,7 +81,7 @@ var arrows = map[string][]string{
 	"internal/cache/state":        {}, // what a page is, and which pages make a prefix
 	"internal/cache/planning":     {"internal/cache/state"},
 	"internal/cache/storage/dram": {"internal/chain"},
-	"internal/cache/core":         {"internal/cache/storage/dram", "internal/cache/state", "internal/chain"},
+	"internal/cache/core":         {"internal/cache/planning", "internal/cache/storage/dram", "internal/cache/state", "internal/chain"},
 
 	// The shell of the Cache Manager.
 	"internal/cache/storage/pool/layout": {},                                     // shares of the pool to arenas

@@ -3,51 +3,62 @@ package core
 import (
 	"slices"
 
+	"github.com/perigee-llm/perigee/internal/cache/planning"
 	"github.com/perigee-llm/perigee/internal/cache/storage/dram"
 )
 
-// item is one block of a demand: in memory, or (page is None) only below it.
+// item is one block of a demand that is to be had: in memory, or only below it, and then page is None if it is not on its way yet.
 type item struct {
-	page dram.Page
-	want int32 // its place in the demand: which Want,
-	at   int32 // and which of its hashes
+	page  dram.Page
+	want  int32 // its place in the demand: which Want,
+	at    int32 // and which of its hashes
+	route planning.Route
 }
 
-// find returns where blocks are, for a query: visible or on its way up from below, or None for one that is below or nowhere, and then there
-// says which. The slice is good until the next call. With stop it ends before the first that is nowhere.
-func (c *Core) find(s *session, w Want, stop bool) (pages []dram.Page, there func(i int) bool) {
+// find returns where blocks are: visible or on its way up from below, or None for one that is below or nowhere, and then has tells which. The slice is
+// good until the next call, and so is has. With stop it ends before the first that is nowhere.
+func (c *Core) find(s *session, w Want, stop bool) (pages []dram.Page, has func(i int) planning.Held) {
 	// What is nowhere in memory may be below, if anything is.
 	c.found = c.books.FindRun(c.found[:0], s.space, w.Group, w.Hashes, stop && len(c.backed) == 0)
-	return c.found, func(i int) bool {
-		p := c.found[i]
-		if p == dram.None {
+	return c.found, func(i int) planning.Held {
+		switch p := c.found[i]; {
+		case p == dram.None:
 			b, known := c.backed[dram.Key{Space: s.space, Group: w.Group, Hash: w.Hashes[i]}]
-			return known && len(b.checksums) == len(s.layout[w.Group].PartBytes)
+			if !known || len(b.checksums) != len(s.layout[w.Group].PartBytes) {
+				return 0
+			}
+			return planning.OnDisk
+		case c.books.State(p) == dram.Visible:
+			return planning.InMemory
+		case c.reads[p] != nil:
+			return planning.OnDisk
+		default: // it is being published
+			return 0
 		}
-		return c.books.State(p) == dram.Visible || c.reads[p] != nil
 	}
 }
 
-// look works out what q would take, into c.items and q.ends, and how many bytes that is.
+// look works out what q would take, into c.items and q.ends, and how many bytes that is: the plan of each group, in which only routes are that the shell can
+// carry out, and of it what the budgets can ever hold. take carries it out in the same step, so that no look is out of date.
 func (c *Core) look(q *query) (bytes int64, why Why) {
 	c.items, q.ends = c.items[:0], q.ends[:0]
 	most := c.most(q.acct)
 	for nth, w := range q.want {
-		pages, there := c.find(q.sess, w, true)
-		run := 0
-		for i, p := range pages {
-			if !there(i) {
-				break
+		pages, has := c.find(q.sess, w, true)
+		c.plan, _ = planning.ChooseOwn(c.plan[:0], c.cfg.Routes, len(pages), has)
+		from := len(c.items)
+	group:
+		for _, r := range c.plan {
+			for i := r.First; i < r.First+r.Pages; i++ {
+				n := c.bytesOf(q.sess, w.Group, pages[i])
+				if q.mode != Exact && len(c.items) > 0 && bytes+n > most {
+					break group // a run may be cut to what its budgets can ever hold
+				}
+				bytes += n
+				c.items = append(c.items, item{pages[i], int32(nth), int32(i), r.Route})
 			}
-			n := c.bytesOf(q.sess, w.Group, p)
-			if q.mode != Exact && len(c.items) > 0 && bytes+n > most {
-				break // a run may be cut to what its budgets can ever hold
-			}
-			bytes += n
-			c.items = append(c.items, item{p, int32(nth), int32(i)})
-			run++
 		}
-		if q.mode == Exact && run < len(w.Hashes) {
+		if q.mode == Exact && len(c.items)-from < len(w.Hashes) {
 			return 0, Missing
 		}
 		q.ends = append(q.ends, len(c.items))
@@ -78,11 +89,9 @@ func (c *Core) take(q *query, n int64) {
 	// First all that is there, so that no room is made at its expense.
 	for i, it := range c.items {
 		q.pages[i] = it.page
-		if it.page == dram.None {
-			continue
-		}
 		switch {
-		case c.books.State(it.page) == dram.Filling:
+		case it.page == dram.None:
+		case it.route == planning.FromDisk: // somebody's read of it is under way
 			c.books.Hold(it.page)
 			c.join(c.reads[it.page], q, i)
 		case q.mode == Warm: // speculation only peeks

@@ -1,6 +1,10 @@
 package core
 
-import "time"
+import (
+	"time"
+
+	"github.com/perigee-llm/perigee/internal/cache/planning"
+)
 
 // Config is what a Core is made of. The zero value of each field is its default.
 type Config struct {
@@ -13,6 +17,8 @@ type Config struct {
 	// Scopes are the tenants with budgets of their own; one that is not listed has DefaultScope's.
 	Scopes       map[Scope]ScopeBudget
 	DefaultScope ScopeBudget
+	// Routes are those that whoever carries the actions out can take: 0 is planning.Built. What lies where none of them goes is not there, for any query.
+	Routes planning.Routes
 }
 
 // Budgets bound, in bytes, what queries hold at once: what they have reserved for reading and what their leases cover. Each owner is charged

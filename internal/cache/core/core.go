@@ -1,6 +1,7 @@
 package core
 
 import (
+	"github.com/perigee-llm/perigee/internal/cache/planning"
 	"github.com/perigee-llm/perigee/internal/cache/storage/dram"
 	"github.com/perigee-llm/perigee/internal/chain"
 )
@@ -64,10 +65,11 @@ type Core struct {
 	stats Stats
 	// counted is when stats.Residence was last brought up to date.
 	counted Time
-	before  dram.Page   // of publish: the block before the one in hand; what it is by then does not matter
-	warmed  uint32      // of publish: what was looked at ahead, so that it is looked at
-	made    made        // what actions are made of
-	items   []item      // scratch of query.look
+	before  dram.Page // of publish: the block before the one in hand; what it is by then does not matter
+	warmed  uint32    // of publish: what was looked at ahead, so that it is looked at
+	made    made      // what actions are made of
+	items   []item    // scratch of query.look
+	plan    []planning.Run
 	found   []dram.Page // scratch of find
 }
 
@@ -111,6 +113,9 @@ func New(cfg Config, p dram.Policy) *Core {
 	}
 	if p == nil {
 		p = dram.DefaultPolicy()
+	}
+	if cfg.Routes == 0 {
+		cfg.Routes = planning.Built()
 	}
 	c := &Core{
 		cfg: cfg, lim: cfg.Limits.withDefaults(), books: dram.New(p),

@@ -1,6 +1,6 @@
 package core
 
-import "github.com/perigee-llm/perigee/internal/cache/storage/dram"
+import "github.com/perigee-llm/perigee/internal/cache/planning"
 
 // Fetch is a Prefix query and RestoreInto in one, for a single consumer: the leading run of Hashes that is in memory is leased and copied into the
 // pieces by the shell, and let go of when the copy has ended. It waits for nothing: where the query would have to, for bytes of a budget or
@@ -80,7 +80,7 @@ func (c *Core) fetch(e *Fetch) {
 // mustRead says that a block which look has found is not in memory.
 func (c *Core) mustRead() bool {
 	for _, it := range c.items {
-		if it.page == dram.None || c.books.State(it.page) != dram.Visible {
+		if it.route != planning.FromMemory {
 			return true
 		}
 	}

@@ -34,6 +34,7 @@ type model struct {
 	reads   map[ReadID]Read
 	readKey map[ReadID]blockKey
 	backed  map[blockKey]Extent
+	disk    bool // backed can be read
 	alive   map[SessionID]bool
 	parents map[blockKey]blockKey // of blocks in memory, visible or filling, as they began
 	filling map[blockKey]*modelFill
@@ -289,7 +290,7 @@ func (m *model) run(ns Namespace, w Want, below bool) int {
 	for i, h := range w.Hashes {
 		k := blockKey{ns, w.Group, h}
 		_, there := m.backed[k]
-		there = there && m.filling[k] == nil // what is being published is not read as well
+		there = there && m.disk && m.filling[k] == nil // what is being published is not read as well
 		if m.visible[k] == nil && !(below && (there || m.isRead(k))) {
 			return i
 		}

@@ -3,6 +3,7 @@ package core
 import (
 	"slices"
 
+	"github.com/perigee-llm/perigee/internal/cache/planning"
 	"github.com/perigee-llm/perigee/internal/cache/storage/dram"
 )
 
@@ -225,13 +226,13 @@ func (c *Core) discover(s *session, e *Query) {
 	n := &c.stats.Asked[Discover]
 	c.stats.Queries[Discover]++
 	for g, w := range e.Demand {
-		pages, there := c.find(s, w, false)
-		for i, p := range pages {
-			switch {
-			case !there(i):
+		pages, has := c.find(s, w, false)
+		for i := range pages {
+			switch route, why := c.cfg.Routes.Own(has(i)); {
+			case why != planning.Chosen:
 				n[Absent]++
 				continue
-			case p == dram.None || c.books.State(p) != dram.Visible:
+			case route == planning.FromDisk:
 				n[Below]++
 			default:
 				n[InMemory]++

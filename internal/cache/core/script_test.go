@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/perigee-llm/perigee/internal/cache/planning"
 	"github.com/perigee-llm/perigee/internal/cache/storage/dram"
 	"github.com/perigee-llm/perigee/internal/script"
 )
@@ -23,7 +24,7 @@ type coreScript struct {
 
 // do runs one command; a session is a number, or number@epoch:
 //
-//	new total=N instance=N spec=N queries=N publishes=N sessions=N identity=N wait=D ttl=D patience=D resident=SCOPE:N,… share=SCOPE:N,… query=SCOPE:N,…
+//	new total=N instance=N spec=N queries=N publishes=N sessions=N identity=N wait=D ttl=D patience=D resident=SCOPE:N,… share=SCOPE:N,… query=SCOPE:N,… routes=built
 //	at D                                   time passes, without a tick
 //	register S inst=NAME ns=NAME scope=N query=N arenas=ID:SLOTS:BYTES,… layout=ARENA:BYTES+BYTES,…
 //	lost S · fenced S
@@ -92,6 +93,10 @@ func (s *coreScript) create(c *script.Command) {
 			Copies: int(c.Int("copies", 0)), Pieces: int(c.Int("pieces", 0)), SessionPools: int(c.Int("pools", 0)),
 		},
 		Scopes: map[Scope]ScopeBudget{},
+		Routes: planning.Only(planning.FromMemory, planning.FromDisk),
+	}
+	if c.Arg("routes", "") == "built" {
+		cfg.Routes = 0
 	}
 	for key, set := range map[string]func(*ScopeBudget, int64){
 		"resident": func(b *ScopeBudget, n int64) { b.Resident = n },

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/perigee-llm/perigee/internal/cache/planning"
 	"github.com/perigee-llm/perigee/internal/cache/storage/dram"
 	"github.com/perigee-llm/perigee/internal/script"
 )
@@ -70,7 +71,8 @@ type sim struct {
 	arenas  uint32
 	// arenaIDs are their ids; one that was retired is never used again.
 	arenaIDs []uint32
-	reads    bool // blocks come from below, too
+	lower    bool // blocks are below, too
+	reads    bool // and come from there
 	tenants  bool // messages name tenants with budgets
 	log      []string
 	sum      *tally
@@ -96,11 +98,15 @@ type client struct {
 func newSim(t *testing.T, seed uint64, sum *tally) *sim {
 	s := &sim{t: t, r: rand.New(rand.NewPCG(seed, 1)), sum: sum}
 	s.m = newModel(func(format string, args ...any) { t.Errorf(format, args...) })
-	s.parts, s.arenas, s.reads = 1+s.r.IntN(2), 1+uint32(s.r.IntN(3)), s.r.IntN(2) == 0
+	s.parts, s.arenas, s.lower = 1+s.r.IntN(2), 1+uint32(s.r.IntN(3)), s.r.IntN(2) == 0
+	s.reads = s.lower && s.r.IntN(4) > 0
 	for id := range s.arenas {
 		s.arenaIDs = append(s.arenaIDs, id)
 	}
 	cfg := Config{Epoch: scriptEpoch, Budgets: Budgets{Total: int64(100 * (2 + s.r.IntN(20)))}}
+	if s.m.disk = s.reads; s.reads {
+		cfg.Routes = planning.Only(planning.FromMemory, planning.FromDisk)
+	}
 	if s.r.IntN(2) == 0 {
 		cfg.Budgets.Instance = int64(100 * (1 + s.r.IntN(12)))
 	}
@@ -160,7 +166,7 @@ func (s *sim) step() {
 		s.retire(s.r.IntN(int(s.arenas)))
 	case n < 40 && len(s.m.copies) > 0:
 		s.endCopy()
-	case n < 47 && s.reads:
+	case n < 47 && s.lower:
 		s.below()
 	case alive != nil:
 		for range 1 + s.r.IntN(6) {

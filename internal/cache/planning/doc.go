@@ -12,10 +12,10 @@
 //   - The same evidence in the same order gives the same plan. Neither chance nor a clock decides; only how old a peer's word may
 //     be goes by the time that is handed in.
 //
-// Nobody asks it yet, and a query that memory alone can answer should not. There evidence and pin are one step under one lock (core looks a run up and
-// holds it): a set and a choice for each page would say again what the look has just said, 50 ns a page of which the whole look takes 40, and could not be
-// out of date. It is for runs of which something lies below memory or at a peer, where the evidence is older than the pin: core's Backed
-// has one place a block, and reads it. When a second medium is carried out the choice between them is made here, and core takes its plan.
+// There are two ways to ask. ChooseOwn plans what this Manager has itself, by runs, for core: it looks and pins in one step under one lock, so its evidence
+// cannot be out of date, and 8,192 pages are mostly one run; a Set and a Replica for each of them would take longer than the look (50 ns a page and 40).
+// Choose plans over Sets, page by page, where some of the evidence is of peers and older than the pin; who carries such a plan out is told by each owner
+// whether it still holds. For what both can say they say the same (TestOwnAsChosen).
 //
 // Rejected: a search over a graph of endpoints with costs on its edges. It cannot account for budgets, contention and pipelines, and would
 // find routes that nobody has built. A route here is one of a few templates.
