@@ -14,9 +14,9 @@ import (
 // TestTokenQuestionsCount: what questions for tokens have in memory counts among what all requests may hold, while they wait for a place and while
 // their clients read nothing.
 func TestTokenQuestionsCount(t *testing.T) {
-	const most = 6 << 20
+	const most = 44 << 20
 	o := rigOptions{Settings: func(s *Settings) { s.MaxBuffered = most }}
-	ids := `{"model":"m","tokens":[` + strings.Repeat("100,", 100_000) + `1]}`
+	ids := `{"model":"m","tokens":[` + strings.Repeat("100,", 200_000) + `1]}`
 	for path, b := range map[string]string{
 		"/tokenize":   `{"model":"m","prompt":"` + strings.Repeat("~ ", 200_000) + `"}`,
 		"/detokenize": ids,
@@ -26,7 +26,7 @@ func TestTokenQuestionsCount(t *testing.T) {
 				for range cap(r.s.encoders) {
 					r.s.encoders <- struct{}{}
 				}
-				const n = 16
+				const n = 64
 				answers := make(chan answer, n)
 				for range n {
 					go func() { answers <- r.post(path, b) }()

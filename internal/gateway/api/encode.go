@@ -1,12 +1,15 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"net/http"
 	"runtime"
 	"strconv"
 	"time"
 
+	"github.com/perigee-llm/perigee/internal/gateway/tokens"
+	"github.com/perigee-llm/perigee/internal/gateway/tokens/bpe"
 	"github.com/perigee-llm/perigee/internal/gateway/tracing"
 )
 
@@ -52,6 +55,37 @@ func (e encoders) leave(size int) {
 	if size >= longText {
 		<-e
 	}
+}
+
+// What rendering and encoding work with, in bytes: for each byte of the text, copies of it, what a template makes of it and its ids; for each value of JSON
+// in it, which a comma, a colon or a bracket stands before, the value as templates see it.
+const (
+	workByte, workValue = 24, 160
+	// smallText is up to how many bytes what a text needs is not counted: it is there for less than a millisecond.
+	smallText = 4 << 10
+)
+
+// encodingNeeds is the most that rendering and encoding work with, in bytes, for a plain text of so many bytes and for what is JSON.
+func encodingNeeds(plain int, values ...[]byte) (n int64) {
+	size, count := plain, 0
+	for _, text := range values {
+		size += len(text)
+		for _, b := range [...]byte{',', ':', '[', '{'} {
+			count += bytes.Count(text, []byte{b})
+		}
+	}
+	if size < smallText {
+		return 0
+	}
+	return workByte*int64(size) + workValue*int64(count) + bpe.WordBytes*int64(min(size, tokens.MaxWord))
+}
+
+// holdWork takes n bytes of what all requests may hold for work that can be left undone, and so of half of it: the other half is for their bodies.
+func (c *call) holdWork(n int64) bool {
+	if c.s.buffered.Load()+n > c.v.Settings.MaxBuffered/2 {
+		return false
+	}
+	return c.hold(n)
 }
 
 // measured counts the requests of a route and what became of them.

@@ -4,12 +4,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/perigee-llm/perigee/internal/gateway/tokens"
 )
 
 // TestEncodersAreBounded: while all places are taken a long text waits, a short one does not; who waits too long is measured by bytes, or
 // told to come back.
 func TestEncodersAreBounded(t *testing.T) {
-	modelBubble(t, measured(t), rigOptions{}, func(t *testing.T, r *rig) {
+	modelBubble(t, measured(t), rigOptions{Settings: func(s *Settings) { s.MaxBuffered = 64 << 20 }}, func(t *testing.T, r *rig) {
 		long := strings.Repeat("hello ", longText/6+1)
 		for range cap(r.s.encoders) {
 			r.s.encoders <- struct{}{}
@@ -94,6 +96,60 @@ func TestOddMethods(t *testing.T) {
 				t.Errorf("%s: %q", line, text)
 			}
 			_ = c.Close()
+		}
+	})
+}
+
+// TestEncodingCounts: what encoding works with counts while it is at it, in half of what requests may hold; where that has no room the length is estimated,
+// and marked so. A question for tokens for which it never has room is too large.
+func TestEncodingCounts(t *testing.T) {
+	long := strings.Repeat("hello ", longText/6+1)
+	prompt, values := `{"model":"m","prompt":"`+long+`"}`, `{"model":"m","messages":[{"role":"user","content":"x","more":[`+strings.Repeat("0,", 32<<10)+`0]}]}`
+	for _, c := range []struct {
+		buffered                      int64
+		source, valuesSource, refused string
+	}{
+		{64 << 20, "encoded", "rendered", ""},
+		{16 << 20, "encoded", "estimated", ""},
+		{4 << 20, "estimated", "estimated", "request_too_large"},
+	} {
+		o := rigOptions{Settings: func(s *Settings) { s.MaxBuffered, s.MaxBody = c.buffered, 1<<20 }}
+		modelBubble(t, measured(t), o, func(t *testing.T, r *rig) {
+			for _, q := range [][3]string{{"/v1/completions", prompt, c.source}, {chatPath, values, c.valuesSource}} {
+				if a := r.post(q[0], q[1]); a.status != 200 {
+					t.Errorf("%s: %+v", q[0], a)
+				}
+				if last := r.access.last(); last["input_source"] != q[2] {
+					t.Errorf("%d MiB: %s is %v", c.buffered>>20, q[0], last["input_source"])
+				}
+			}
+			if a := r.post("/tokenize", prompt); a.header.Get(headerErrorCode) != c.refused {
+				t.Errorf("%d MiB: %+v", c.buffered>>20, a)
+			}
+			if n := r.s.buffered.Load(); n != 0 {
+				t.Errorf("%d bytes are held", n)
+			}
+		})
+	}
+}
+
+// TestLongWords: a text with a word that nobody writes is not encoded. Its length is estimated, and said to be.
+func TestLongWords(t *testing.T) {
+	word := strings.Repeat("a", tokens.MaxWord+1)
+	modelBubble(t, measured(t), rigOptions{Settings: func(s *Settings) { s.MaxBody, s.MaxBuffered = 1<<20, 1<<30 }}, func(t *testing.T, r *rig) {
+		prompt, chat := `{"model":"m","prompt":"x `+word+`"}`, strings.Replace(chatBody, "hello", word, 1)
+		for _, q := range [][2]string{{"/v1/completions", prompt}, {chatPath, chat}} {
+			if a := r.post(q[0], q[1]); a.status != 200 {
+				t.Fatalf("%+v", a)
+			}
+			if last := r.access.last(); last["input_source"] != "estimated" || last["input_exact"] == true || last["input_tokens"].(int64) < tokens.MaxWord/4 {
+				t.Errorf("%s: %v", q[0], last)
+			}
+		}
+		r.wantError(r.post("/tokenize", prompt), 400, "bad_request")
+		r.wantError(r.post("/tokenize", `{"model":"m","messages":[{"role":"user","content":"`+word+`"}]}`), 400, "bad_request")
+		if a := r.post("/tokenize", `{"model":"m","prompt":"`+word[1:]+`"}`); a.status != 200 {
+			t.Errorf("a word of the greatest length: %d %.100s", a.status, a.body)
 		}
 	})
 }

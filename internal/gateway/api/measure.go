@@ -66,6 +66,11 @@ func (c *call) tokenize(in *input) {
 		return // the estimate stands
 	}
 	defer c.s.encoders.leave(len(c.body))
+	work := encodingNeeds(0, r.Prompt, r.Messages, r.Tools, r.Documents, r.Kwargs)
+	if !c.holdWork(work) {
+		return
+	}
+	defer c.giveBack(work)
 	f, ok := c.model.Tokens.Measure(r)
 	own := c.callerIDs()
 	if ok {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/gateway/api/body"
@@ -17,6 +18,8 @@ var (
 )
 
 var errBusy = &Error{Status: http.StatusServiceUnavailable, Code: "gateway_overloaded", Message: "this gateway encodes as many long texts as it may", RetryAfter: 1}
+
+var errLongWord = badRequest("the text has a word of more than " + strconv.Itoa(tokens.MaxWord>>10) + " KiB, which is not encoded here")
 
 // tokenizeRequest is the body of POST /tokenize: a prompt or messages. What is a list or an object of it is a part of the body's text.
 type tokenizeRequest struct {
@@ -208,17 +211,26 @@ func (c *call) tokensOf(m *Model, q *tokenizeRequest) ([]uint32, *Error) {
 		return nil, errBusy
 	}
 	defer c.s.encoders.leave(int(size))
-	if !c.hold(idBytes * size) { // no tokenizer makes more of a text than it has bytes
+	work := encodingNeeds(int(size)-len(q.Messages)-len(q.Tools), q.Messages, q.Tools)
+	switch {
+	case work > c.v.Settings.MaxBuffered/2:
+		return nil, errBodyTooLarge
+	case !c.holdWork(work):
 		return nil, errOverloaded
 	}
 	var ids []uint32
 	switch chat := present(q.Messages); {
 	case q.Prompt != nil && !chat:
-		ids = m.Tokens.Encode(*q.Prompt, !q.WithoutSpecial)
+		if ids = m.Tokens.Encode(*q.Prompt, !q.WithoutSpecial); ids == nil {
+			return nil, errLongWord
+		}
 	case q.Prompt == nil && chat:
 		f, _ := m.Tokens.Measure(tokens.Request{
 			Messages: q.Messages, Tools: q.Tools, NoGenerationPrompt: q.WithoutGeneration,
 		})
+		if errors.Is(f.Err, tokens.ErrLongWord) {
+			return nil, errLongWord
+		}
 		if f.Source != tokens.Rendered { // ids of something else than the conversation would be no answer
 			return nil, badRequest("the messages cannot be rendered by the model's chat template")
 		}

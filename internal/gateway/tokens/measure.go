@@ -56,14 +56,14 @@ type Facts struct {
 	Source         Source
 	// Exact says that the engine sees these very tokens, whichever engine it is.
 	Exact bool
-	// Err says why a conversation was not rendered.
+	// Err says why a conversation was not rendered, or not encoded.
 	Err error
 
 	shape shape
 }
 
 // Measure counts a request's input. It returns false where there is nothing to count: a prompt that is neither a text nor a
-// list of texts, messages without any text. The facts have no length then, and [Forwardable] can still say why.
+// list of texts, messages without any text, a text that is not encoded for its longest word. The facts have no length then, and [Forwardable] can still say why.
 func (m *Model) Measure(r Request) (Facts, bool) {
 	if r.Prompt != nil {
 		return m.measurePrompt(r)
@@ -82,6 +82,9 @@ func (m *Model) measurePrompt(r Request) (Facts, bool) {
 	f := Facts{Source: Encoded, Exact: true}
 	for _, text := range texts {
 		ids := m.Encode(text, !r.NoSpecial)
+		if ids == nil {
+			return Facts{}, false
+		}
 		f.Longest, f.Total = max(f.Longest, len(ids)), f.Total+len(ids)
 		if len(texts) == 1 {
 			f.IDs = ids
@@ -115,7 +118,10 @@ func (m *Model) measureChat(r Request) (Facts, bool) {
 		f.Exact = f.shape.plain() && !f.shape.developer && !r.asksMore()
 	}
 	// A rendered conversation has its special tokens already.
-	f.IDs = m.Encode(string(text), false)
+	if f.IDs = m.Encode(string(text), false); f.IDs == nil {
+		f.Source, f.Exact, f.Err = Estimated, false, ErrLongWord
+		return f, false
+	}
 	f.Longest, f.Total = len(f.IDs), len(f.IDs)
 	return f, true
 }

@@ -117,10 +117,18 @@ func compile(name string, config, text []byte) (*template.Template, error) {
 // TemplateError says why conversations are measured by their bare text; nil: they are rendered.
 func (m *Model) TemplateError() error { return m.why }
 
-// Encode returns the ids of a text, with the special tokens that the tokenizer puts around a text if special.
+// MaxWord is the longest word that is encoded, in bytes. What a tokenizer takes for a word is a stretch of letters, of signs or of white space, in some models
+// everything between two spaces; merging one takes forty times its length in memory. The longest that text has are rules of some hundred signs.
+const MaxWord = 256 << 10
+
+// ErrLongWord is why a conversation with a longer one was not encoded.
+var ErrLongWord = errors.New("a word is too long to be encoded")
+
+// Encode returns the ids of a text, with the special tokens that the tokenizer puts around a text if special. It is nil for a text with a word of more
+// than [MaxWord] bytes, and only then.
 func (m *Model) Encode(text string, special bool) []uint32 {
 	ids := make([]uint32, 0, len(text)/3+8) // enough for text in most languages
-	return m.tok.Encode(ids, text, bpe.Options{AddSpecial: special, Cache: m.cache})
+	return m.tok.Encode(ids, text, bpe.Options{AddSpecial: special, Cache: m.cache, MaxWord: MaxWord})
 }
 
 // TokenBytes returns how many bytes the tokens of ids have together, as the tokenizer's file writes them.

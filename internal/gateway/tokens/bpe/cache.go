@@ -143,7 +143,9 @@ func (t *Tokenizer) encodeCached(dst []uint32, text string, s *scratch, c *Cache
 		var known bool
 		if dst, known = c.get(dst, key, part); !known {
 			from := len(dst)
-			dst = t.encode(dst, part, s)
+			if dst = t.encode(dst, part, s); s.tooLong {
+				break
+			}
 			c.put(key, part, dst[from:])
 		}
 		text = text[n:]

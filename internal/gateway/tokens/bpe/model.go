@@ -3,6 +3,7 @@ package bpe
 import (
 	"hash/maphash"
 	"math"
+	"slices"
 	"sync/atomic"
 	"unicode/utf8"
 )
@@ -58,6 +59,10 @@ func (m *model) finish() {
 
 // word appends the tokens of w, which is not empty.
 func (m *model) word(dst []uint32, w string, s *scratch) []uint32 {
+	if s.tooLong || s.maxWord > 0 && len(w) > s.maxWord {
+		s.tooLong = true
+		return dst
+	}
 	if len(w) == 1 && m.byteLevel {
 		if id := m.symbols[w[0]]; id != noToken {
 			return append(dst, id)
@@ -116,7 +121,7 @@ func (m *model) merge(dst []uint32, w string, s *scratch) []uint32 {
 }
 
 func (m *model) mergeBytes(dst []uint32, w string, s *scratch) []uint32 {
-	syms, ranks := s.syms[:0], s.ranks[:0]
+	syms, ranks := slices.Grow(s.syms[:0], len(w)), slices.Grow(s.ranks[:0], len(w))
 	whole := true
 	for i := range len(w) {
 		id := m.symbols[w[i]]
@@ -250,8 +255,8 @@ func (m *model) mergeSymbols(dst []uint32, s *scratch) []uint32 {
 func (m *model) mergeLong(dst []uint32, s *scratch) []uint32 {
 	n := len(s.syms)
 	s.ranks = append(s.ranks, noRank) // the last symbol has no right neighbour
-	s.links = s.links[:0]
-	s.heap = s.heap[:0]
+	s.links = slices.Grow(s.links[:0], n)
+	s.heap = slices.Grow(s.heap[:0], n)
 	for i := range n {
 		s.links = append(s.links, link{int32(i - 1), int32(i + 1)})
 		if r := s.ranks[i]; r != noRank {

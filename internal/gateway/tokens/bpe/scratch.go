@@ -15,11 +15,14 @@ type scratch struct {
 	fold  []rune   // one run of combining characters
 	run   []byte   // the same, short and composed
 	words *wordCache
+
+	maxWord int  // of this call; 0: any
+	tooLong bool // it met a longer one: the ids are of no use
 }
 
 type link struct{ prev, next int32 }
 
-// keepSymbols bounds what a scratch keeps between calls: 40 bytes a symbol, so 1.3 MB. Only words that long, which are
+// keepSymbols bounds what a scratch keeps between calls: [WordBytes] a symbol, so 1.3 MB. Only words that long, which are
 // not words, need more, and pay for it themselves.
 const keepSymbols = 1 << 15
 

@@ -3,6 +3,7 @@ package bpe
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -58,6 +59,36 @@ func TestScratchIsBounded(t *testing.T) {
 	s := tok.pool.get()
 	if cap(s.syms) > keepSymbols || cap(s.heap) > 2*keepSymbols || cap(s.norm) > keepNorm {
 		t.Errorf("%d symbols and %d heap entries are kept", cap(s.syms), cap(s.heap))
+	}
+}
+
+// TestMaxWord: a text with a word over the bound has no ids, wherever the word stands and whatever is remembered, and takes no memory for it; a text without
+// one has the ids that it has without a bound.
+func TestMaxWord(t *testing.T) {
+	prose := string(unzip(t, "code.txt.gz"))[:8<<10]
+	for _, name := range tinyNames(t) {
+		tok, cache := tiny(t, name), NewCache(1<<20)
+		for _, at := range []int{0, 4 << 10, len(prose)} {
+			text := prose[:at] + strings.Repeat("\u4e00", 1<<16) + prose[at:] // in no merge of most
+			text += strings.Repeat("a", 1<<17)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			ids := tok.Encode(make([]uint32, 0, len(text)), text, Options{Cache: cache, MaxWord: 16 << 10})
+			runtime.ReadMemStats(&after)
+			whole := tok.Encode(nil, text, Options{})
+			if took := after.TotalAlloc - before.TotalAlloc; ids == nil && took > 24*uint64(len(text)) {
+				t.Errorf("%s: %d KiB for a text of %d that is not encoded", name, took>>10, len(text)>>10)
+			}
+			if ids != nil && !slices.Equal(ids, whole) {
+				t.Errorf("%s: other ids", name)
+			}
+			if again := tok.Encode(nil, prose, Options{Cache: cache, MaxWord: 1 << 20}); !slices.Equal(again, tok.Encode(nil, prose, Options{})) {
+				t.Errorf("%s: other ids afterwards", name)
+			}
+		}
+		if ids := tok.Encode(nil, strings.Repeat("a", 1<<17), Options{MaxWord: 16 << 10}); tok.split != nil && ids != nil {
+			t.Errorf("%s: a long word is encoded", name)
+		}
 	}
 }
 

@@ -37,7 +37,13 @@ type Options struct {
 	// Cache remembers the ids of stretches of text, so that a conversation that grows is not encoded again from its
 	// start. nil: nothing is remembered. It changes no id.
 	Cache *Cache
+	// MaxWord bounds one word, in bytes after normalization; 0: nothing does. A text with a longer one is not encoded, and Encode returns nil. A word that
+	// long is none: its merging takes up to [WordBytes] for each of its bytes, and no word can be cut exactly.
+	MaxWord int
 }
+
+// WordBytes is what merging takes for each byte of the longest word, in bytes of memory: a symbol, its rank and its place, and two entries of a heap.
+const WordBytes = 40
 
 func (t *Tokenizer) finish() {
 	t.class = theClasses()
@@ -56,6 +62,7 @@ func (t *Tokenizer) Encode(dst []uint32, text string, o Options) []uint32 {
 		text = lossy([]byte(text))
 	}
 	s := t.pool.get()
+	s.maxWord, s.tooLong = o.MaxWord, false
 	if o.AddSpecial {
 		dst = append(dst, t.prefix...)
 	}
@@ -65,6 +72,9 @@ func (t *Tokenizer) Encode(dst []uint32, text string, o Options) []uint32 {
 	dst = t.encode(dst, text, s)
 	if o.AddSpecial {
 		dst = append(dst, t.suffix...)
+	}
+	if s.tooLong {
+		dst = nil
 	}
 	t.pool.put(s)
 	return dst
