@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -126,11 +128,8 @@ func (m *Manager) Status() Status {
 		Epoch: fmt.Sprintf("%016x", m.epoch), UptimeSeconds: m.now().Seconds(), Connections: m.server.Conns(), Pool: m.pool.Usage(),
 		Usage: m.mu.core.Usage(), Stats: m.mu.core.Stats(), Spoiled: m.counts.spoiled.Load(), Sessions: []SessionStatus{}, Arenas: []ArenaStatus{},
 	}
-	for n := uint32(1); n <= m.mu.session; n++ {
+	for _, n := range slices.Sorted(maps.Keys(m.mu.sessions)) {
 		s := m.mu.sessions[n]
-		if s == nil {
-			continue
-		}
 		one := SessionStatus{Session: n, Instance: s.instance, Model: s.model, Namespace: state.NamespaceID(s.namespace).String(), Lost: s.lost, Processes: []int{}}
 		for _, p := range s.procs {
 			if !p.gone {

@@ -56,8 +56,8 @@ type books struct {
 	pools      map[poolKey]*hostpool.Pool // what engines have offered
 	copies     map[core.CopyID]*copyJob   // under way
 	copied     *session                   // whose copy has ended, while the core is told of it
-	session    uint32                     // the last number
-	arena      uint32                     // the next id
+	session    uint32                     // the last number that a client was told
+	arena      uint32                     // the next id that none was told
 	closed     bool
 	ticking    bool
 	tickAt     core.Time // when the time is looked at, if ticking

@@ -128,22 +128,48 @@ func (m *Manager) admit(c *channel.Conn, msg *wire.Register) (*session, []*os.Fi
 		a.Close()
 	}
 	files, err := m.memoryOf(s.holding)
-	m.tellSlots()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err != nil { // the core knows the arenas already, and they are empty: they wait for a time with more memory
-		s.lost = true
-		m.step(&core.Lost{Session: s.id}, nil)
-		m.step(&core.Fenced{Session: s.id}, nil)
-		s.holding.writer = nil
+	if err != nil {
+		for _, a := range m.undo(s) {
+			a.Close()
+		}
+		m.tellSlots()
 		m.opt.Log.Error("no memory for an arena", "instance", s.instance, "err", err)
 		return nil, nil, refusal{wire.NoPool, err.Error()}
 	}
+	m.tellSlots()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.takeNumbers(s)
 	m.mu.sessions[s.id.Number], m.mu.tokens[s.token] = s, s
 	m.join(c, s, wire.RoleQuery)
 	m.tells.attach(s, msg.DataRank)
 	m.opt.Log.Info("instance registered", "instance", s.instance, "session", s.id.Number, "namespace", state.NamespaceID(s.namespace), "bytes", s.holding.bytes())
 	return s, files, refusal{}
+}
+
+// takeNumbers keeps the session's number and its new arenas' from being given again: only what a client is told of uses them up.
+func (m *Manager) takeNumbers(s *session) {
+	m.mu.session = s.id.Number
+	for _, id := range s.holding.ids {
+		m.mu.arena = max(m.mu.arena, id+1)
+	}
+}
+
+// undo takes back what settle has done for a session whose arenas found no memory, and returns the arenas that did, to be closed. Only a new
+// holding lacks memory: it is empty, and nobody was told of it.
+func (m *Manager) undo(s *session) []*pool.Arena {
+	m.mem.Lock()
+	defer m.mem.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s.lost = true
+	m.step(&core.Lost{Session: s.id}, nil)
+	m.step(&core.Fenced{Session: s.id}, nil)
+	s.holding.writer = nil
+	for _, id := range s.holding.ids {
+		m.step(&core.Retire{Arena: id}, nil)
+	}
+	return m.retire([]*holding{s.holding})
 }
 
 // settle makes the session and its holding, and returns the arenas that go for it: nobody finds them any more, and they are to be closed. Until
@@ -155,6 +181,9 @@ func (m *Manager) settle(msg *wire.Register, id identity, plan layout.Plan) (s *
 	defer m.mu.Unlock()
 	if m.mu.closed {
 		return nil, nil, refusal{wire.Stopping, ""}
+	}
+	if m.mu.session == math.MaxUint32 || m.mu.arena > math.MaxUint32-uint32(len(plan.Arenas)) {
+		return nil, nil, refusal{wire.TooMany, "every number of a session or an arena was given: the Manager has to be started anew"}
 	}
 	old, vacant, ok := m.place(id.namespace, msg.Instance, plan)
 	if !ok {
@@ -209,10 +238,10 @@ func (m *Manager) memoryBytes(h *holding) (n uint64) {
 	return n
 }
 
+// newSession makes a session with the next number, which is its own once takeNumbers is called: opening is held till then.
 func (m *Manager) newSession(msg *wire.Register, id identity) *session {
-	m.mu.session++
 	s := &session{
-		id: core.SessionID{Epoch: m.epoch, Number: m.mu.session}, instance: msg.Instance, model: msg.Model, url: msg.URL,
+		id: core.SessionID{Epoch: m.epoch, Number: m.mu.session + 1}, instance: msg.Instance, model: msg.Model, url: msg.URL,
 		namespace: id.namespace, rank0: id.rank0, contract: id.contract, tokens: id.tokens,
 		conns: map[*channel.Conn]wire.Role{}, publish: map[uint64]*publishing{},
 		queries: map[uint64]*asker{}, restores: map[core.LeaseID]*restoring{},
@@ -229,11 +258,11 @@ func (m *Manager) newSession(msg *wire.Register, id identity) *session {
 	return s
 }
 
+// newHolding makes a holding with the next numbers of arenas, as newSession does.
 func (m *Manager) newHolding(n core.Namespace, p layout.Plan) *holding {
 	h := &holding{namespace: n, shapes: p.Arenas}
-	for range p.Arenas {
-		h.ids = append(h.ids, m.mu.arena)
-		m.mu.arena++
+	for i := range p.Arenas {
+		h.ids = append(h.ids, m.mu.arena+uint32(i))
 	}
 	return h
 }

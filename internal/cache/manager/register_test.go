@@ -3,10 +3,15 @@
 package manager
 
 import (
+	"io"
+	"log/slog"
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/perigee-llm/perigee/internal/cache/channel/client"
+	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
 )
 
 // TestRegisterBeside: an arena that goes for a newcomer takes its time to be given back, and meanwhile everybody but newcomers is served.
@@ -66,4 +71,67 @@ func TestRegisterBeside(t *testing.T) {
 // other is an instance whose pages are of no use to others.
 func other(n uint64) func(*client.Options) {
 	return func(o *client.Options) { o.Ranks = namespaces(1, pageBytes+n) }
+}
+
+// TestRegisterWithoutMemory: registrations for which there is no memory, each under another identity, leave nothing: no holding, no books of its
+// slots, no number, and no memory of an arena of theirs that there was room for.
+func TestRegisterWithoutMemory(t *testing.T) {
+	asked, enough := 0, false
+	m := begin(t, func(o *Options) {
+		o.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
+		o.Pool.FailForTesting = func(step string) error {
+			if step == "memfd" {
+				if asked++; asked%2 == 0 && !enough { // each instance has two arenas: the second one fails
+					return unix.EMFILE
+				}
+			}
+			return nil
+		}
+	})
+	two := func(n uint64) func(*client.Options) {
+		return func(o *client.Options) { o.Ranks = namespaces(1, pageBytes+n, 3*pageBytes) }
+	}
+	for i := range uint64(20) {
+		if _, err := m.tryDial(two(i)); client.ClassOf(err) != wire.NoPool {
+			t.Fatalf("registration %d: %v", i, err)
+		}
+	}
+	m.locked(func() {
+		if len(m.mu.holdings) != 0 || m.mu.session != 0 || m.mu.arena != 0 {
+			t.Errorf("%d holdings, session %d, arena %d", len(m.mu.holdings), m.mu.session, m.mu.arena)
+		}
+		if u := m.mu.core.Usage(); u.Pool != 0 {
+			t.Errorf("the books have %d bytes of slots", u.Pool)
+		}
+	})
+	if u := m.pool.Usage(); u.Used != 0 {
+		t.Errorf("%d bytes of the pool are in use", u.Used)
+	}
+	enough = true
+	s := m.dial(two(0))
+	if got, err := publish(s, prompt(1, 0, 4)); err != nil || got.Dropped != 0 {
+		t.Errorf("with memory again: %+v, %v", got, err)
+	}
+	s.Close()
+	m.settled()
+}
+
+// TestRefusedTakesNoNumbers: who is refused over and over uses up no session's number and no arena's.
+func TestRefusedTakesNoNumbers(t *testing.T) {
+	m := begin(t, func(o *Options) {
+		o.Instances, o.Log = 2, slog.New(slog.NewTextHandler(io.Discard, nil))
+	})
+	a := m.dial(named("a"))
+	for range 100 {
+		if _, err := m.tryDial(named("a"), other(1)); client.ClassOf(err) != wire.InstanceBusy {
+			t.Fatal(err)
+		}
+	}
+	b := m.dial(named("b"))
+	if x, y := a.Credentials().Session, b.Credentials().Session; x != 1 || y != 2 {
+		t.Errorf("sessions %d and %d", x, y)
+	}
+	if st := m.Status(); len(st.Arenas) != 2 || st.Arenas[1].ID != 1 || len(st.Sessions) != 2 || st.Sessions[1].Session != 2 {
+		t.Errorf("%+v", st)
+	}
 }
