@@ -17,7 +17,8 @@ func Through(dst, src []byte) uint64 {
 }
 
 // Past is Through past the cache, if dst begins at a multiple of 32 bytes: for what is not read soon, or is more than a cache holds. It is the quicker one, since
-// memory that is overwritten is not read first. All is stored when it returns: who is told of it afterwards sees it.
+// memory that is overwritten is not read first. Before anybody is told of what was copied, here or in another process, Fence is called: by the same goroutine, for any
+// number of copies. (That it may be moved to another processor meanwhile does no harm: it is by locked instructions, which do the same.)
 func Past(dst, src []byte) uint64 {
 	if len(src) < least || !quick {
 		return plain(dst, src)

@@ -22,6 +22,7 @@ func check(t *testing.T, name string, b []byte, from, to, n int) {
 	if got, want := ways[name](room[to:to+n], src), xxh3.Hash(src); got != want {
 		t.Fatalf("%s, %d bytes from %d to %d: the sum is %x, want %x", name, n, from, to, got, want)
 	}
+	Fence()
 	if !bytes.Equal(room[to:to+n], src) {
 		t.Fatalf("%s, %d bytes from %d to %d: another content", name, n, from, to)
 	}

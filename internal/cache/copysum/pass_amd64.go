@@ -11,7 +11,7 @@ import (
 // quick says that the processor has what the assembly needs.
 var quick = cpu.X86.HasAVX2
 
-// pass copies at least 64 bytes and sums them up to the end. Past the cache dst has to be aligned; those stores are ordered before all that follows.
+// pass copies at least 64 bytes and sums them up to the end. Past the cache dst has to be aligned.
 func pass(sums *[8]uint64, dst, src *byte, bytes int, past bool) {
 	if past {
 		passPast(sums, dst, src, bytes, &secret[0])
@@ -20,7 +20,7 @@ func pass(sums *[8]uint64, dst, src *byte, bytes int, past bool) {
 	}
 }
 
-// blocks is pass for whole blocks that others follow, one at least. Past the cache those stores are ordered by fence.
+// blocks is pass for whole blocks that others follow, one at least. Past the cache those stores are ordered by Fence.
 func blocks(sums *[8]uint64, dst, src *byte, n int, past bool) {
 	if past {
 		blocksPast(sums, dst, src, n, &secret[0])
@@ -29,8 +29,8 @@ func blocks(sums *[8]uint64, dst, src *byte, n int, past bool) {
 	}
 }
 
-// fence orders what was stored past the cache before all that follows.
-func fence()
+// Fence has all that was stored past the cache stored before what follows.
+func Fence()
 
 //go:noescape
 func passThrough(sums *[8]uint64, dst, src *byte, bytes int, secret *byte)

@@ -61,7 +61,7 @@ GLOBL prime<>(SB), RODATA|NOPTR, $32
 	VPADDQ   Y4, Y2, Y2
 
 // PASS goes stripe by stripe as far as bytes are left behind one, and then takes the last 64 bytes, by plain stores if they are not whole stripes: they begin anywhere.
-#define PASS(STORE, END) \
+#define PASS(STORE) \
 	MOVQ    sums+0(FP), AX    \
 	MOVQ    dst+8(FP), DI     \
 	MOVQ    src+16(FP), SI    \
@@ -105,7 +105,6 @@ odd: \
 done: \
 	VMOVDQU Y1, (AX)   \
 	VMOVDQU Y2, 32(AX) \
-	END                \
 	VZEROUPPER         \
 	RET
 
@@ -136,11 +135,11 @@ full: \
 
 // func passThrough(sums *[8]uint64, dst, src *byte, bytes int, secret *byte)
 TEXT ·passThrough(SB), NOSPLIT, $0-40
-	PASS(VMOVDQU, NOP)
+	PASS(VMOVDQU)
 
 // func passPast(sums *[8]uint64, dst, src *byte, bytes int, secret *byte)
 TEXT ·passPast(SB), NOSPLIT, $0-40
-	PASS(VMOVNTDQ, SFENCE)
+	PASS(VMOVNTDQ)
 
 // func blocksThrough(sums *[8]uint64, dst, src *byte, blocks int, secret *byte)
 TEXT ·blocksThrough(SB), NOSPLIT, $0-40
@@ -150,7 +149,7 @@ TEXT ·blocksThrough(SB), NOSPLIT, $0-40
 TEXT ·blocksPast(SB), NOSPLIT, $0-40
 	BLOCKS(VMOVNTDQ)
 
-// func fence()
-TEXT ·fence(SB), NOSPLIT, $0-0
+// func Fence()
+TEXT ·Fence(SB), NOSPLIT, $0-0
 	SFENCE
 	RET

@@ -27,7 +27,7 @@ func (s *Sum) End(dst, src []byte) uint64 {
 	s.add(len(src))
 	dst = dst[:len(src)]
 	pass(&s.sums, &dst[0], &src[0], len(src), aligned(dst))
-	fence() // the last piece orders the others only if it went past the cache itself
+	Fence()
 	return merged(&s.sums, s.total)
 }
 

@@ -181,7 +181,7 @@ func BenchmarkQuery512(b *testing.B) {
 	b.ReportMetric(float64(ask)/float64(ping), "ratio")
 }
 
-// BenchmarkTransfer publishes and restores 64 MiB in pages of several sizes, in turns with loops that do what no copy of pages can leave out: the
+// BenchmarkTransfer publishes and restores 64 MiB in pages of several sizes, and a prompt of 8,192 tokens in pages of 16 and 64 KiB (512 of them, of 16 tokens), in turns with loops that do what no copy of pages can leave out: the
 // one for publishes copies the same pieces from the heap into memory that is as large as the pool and made as it is, going on where it ended, and
 // makes XXH3-64 of each piece where it has arrived, a whole piece at a time; the one for restores copies them back into the heap and does the same there. They have as many
 // goroutines as the client copies with. A publish is measured from its call to its Published, a restore from its Query to its Restored.
@@ -192,11 +192,14 @@ func BenchmarkQuery512(b *testing.B) {
 // checksums: the Manager makes and compares them.
 func BenchmarkTransfer(b *testing.B) {
 	for _, page := range []int{16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20} {
-		b.Run(fmt.Sprintf("%dKiB", page>>10), func(b *testing.B) { benchTransfer(b, page, 1, false) })
+		b.Run(fmt.Sprintf("%dKiB", page>>10), func(b *testing.B) { benchTransfer(b, page, allBytes, 1, false) })
+	}
+	for _, page := range []int{16 << 10, 64 << 10} {
+		b.Run(fmt.Sprintf("%dKiB-prompt", page>>10), func(b *testing.B) { benchTransfer(b, page, 512*page, 1, false) })
 	}
 	for _, page := range []int{16 << 10, 1 << 20} {
-		b.Run(fmt.Sprintf("%dKiB-2-copiers", page>>10), func(b *testing.B) { benchTransfer(b, page, 2, false) })
-		b.Run(fmt.Sprintf("%dKiB-shown", page>>10), func(b *testing.B) { benchTransfer(b, page, 1, true) })
+		b.Run(fmt.Sprintf("%dKiB-2-copiers", page>>10), func(b *testing.B) { benchTransfer(b, page, allBytes, 2, false) })
+		b.Run(fmt.Sprintf("%dKiB-shown", page>>10), func(b *testing.B) { benchTransfer(b, page, allBytes, 1, true) })
 	}
 }
 
@@ -236,6 +239,7 @@ func copyPieces(copiers, n int, way func(dst, src []byte) uint64, to, from func(
 			for i := w; i < n; i += copiers {
 				sum ^= way(to(i), from(i))
 			}
+			copysum.Fence()
 			sums.Add(sum)
 		})
 	}
@@ -266,8 +270,10 @@ func loopMemory(b *testing.B, socket string, manager func() time.Duration) []byt
 	return mem
 }
 
-func benchTransfer(b *testing.B, page, copiers int, shown bool) {
-	const total = 64 << 20
+// allBytes is what most of BenchmarkTransfer's rounds publish and restore.
+const allBytes = 64 << 20
+
+func benchTransfer(b *testing.B, page, total, copiers int, shown bool) {
 	p := newBenchPair(b, uint64(page), copiers)
 	s, cpu, ctx, n := p.s, p.cpu, context.Background(), total/page
 	shared := loopMemory(b, p.socket, func() time.Duration { _, there := cpu(); return there })
@@ -293,7 +299,7 @@ func benchTransfer(b *testing.B, page, copiers int, shown bool) {
 	}
 	var in, out, inOnce, outOnce, published, restored timed
 	// The first rounds fault all the memory in, here and there: they are not counted.
-	const rounds = 2 * benchPool / total
+	rounds := 2 * benchPool / total
 	for p := 0; p < rounds || b.Loop(); p++ {
 		if p == rounds {
 			in, out, inOnce, outOnce, published, restored = timed{}, timed{}, timed{}, timed{}, timed{}, timed{}

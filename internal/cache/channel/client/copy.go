@@ -52,10 +52,12 @@ func copyBatch(list []move, copiers int, way func(dst, src []byte) uint64) {
 		for i := range list {
 			list[i].sum = way(list[i].dst, list[i].src)
 		}
+		copysum.Fence()
 		return
 	}
 	var next atomic.Int64
 	work := func() {
+		defer copysum.Fence()
 		for {
 			i := int(next.Add(1)) - 1
 			if i >= len(list) {
