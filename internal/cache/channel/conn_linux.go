@@ -164,7 +164,13 @@ func (c *Conn) writeOut(out []byte, files []attached) error {
 }
 
 // Settle says that the connection is part of a session: it may be silent for as long as it likes.
-func (c *Conn) Settle() { c.uc.SetReadDeadline(time.Time{}) }
+func (c *Conn) Settle() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.mu.ended { // else what is left to be said has its time
+		c.uc.SetDeadline(time.Time{})
+	}
+}
 
 // TakePidfd gives the peer's pidfd to the caller, who closes it; nil if there is none, or it was taken.
 func (c *Conn) TakePidfd() *os.File {

@@ -26,7 +26,7 @@ type Options struct {
 	UIDs []uint32
 	// Conns bounds connections. 512: sixteen instances of eight ranks, with room for as many crashes.
 	Conns int
-	// Greeting is how long a connection may take to become part of a session. 5 s.
+	// Greeting is how long a connection may take to become part of a session, what it is told meanwhile included. 5 s.
 	Greeting time.Duration
 	// Queue bounds the bytes of answers that wait to be read. 8 MiB: two of the longest frames.
 	Queue int

@@ -134,7 +134,7 @@ func (s *Server) welcome(uc *net.UnixConn) {
 		return
 	}
 	s.mu.conns[c] = true
-	uc.SetReadDeadline(time.Now().Add(s.opt.Greeting))
+	uc.SetDeadline(time.Now().Add(s.opt.Greeting)) // of writing, too: who asks and does not read has the reader write for ever
 	s.wg.Go(c.read)
 }
 

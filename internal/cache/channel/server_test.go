@@ -29,6 +29,7 @@ type echo struct {
 	gone  int
 	conns []*Conn
 	left  chan *Conn // told of each that has gone, if it is there
+	idle  bool       // no connection becomes part of a session
 }
 
 // Frame implements Handler.
@@ -36,7 +37,9 @@ func (e *echo) Frame(c *Conn, h wire.Header, m wire.Message) {
 	e.mu.Lock()
 	e.conns = append(e.conns, c)
 	e.mu.Unlock()
-	c.Settle()
+	if !e.idle {
+		c.Settle()
+	}
 	for range e.pongs {
 		c.Send(c.Header(h.Ref, 0), &wire.Closing{Text: string(make([]byte, 1000))})
 	}
@@ -105,6 +108,23 @@ func hear(t *testing.T, c net.Conn) (wire.Header, wire.Message) {
 		t.Fatal(err)
 	}
 	return h, m
+}
+
+// TestStuckGreeting: a connection that asks before it is part of a session and does not read its answers is let go in time, also while the answer is
+// being written.
+func TestStuckGreeting(t *testing.T) {
+	e := &echo{pongs: 4000, idle: true, left: make(chan *Conn, 1)} // 4 MB: more than a socket holds
+	s := listen(t, Options{Greeting: 50 * time.Millisecond}, e)
+	c := dial(t, s)
+	b := wire.Append(nil, wire.Header{Ref: 1}, &wire.Hello{MinVersion: 1, MaxVersion: 1})
+	if _, err := c.Write(wire.Append(b, wire.Header{Ref: 2, Epoch: 7}, &wire.Ping{})); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-e.left:
+	case <-time.After(time.Minute):
+		t.Errorf("it stays: %d connections", s.Conns())
+	}
 }
 
 func TestServe(t *testing.T) {
