@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"time"
@@ -47,7 +48,9 @@ func (m *Manager) startAdmin() error {
 	mux.HandleFunc("POST /flush", m.flush)
 	mux.HandleFunc("POST /evict", m.evict)
 	m.admin.addr = ln.Addr()
-	m.admin.http = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute}
+	m.admin.http = &http.Server{
+		Handler: mux, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
+	}
 	m.wg.Go(func() {
 		if err := m.admin.http.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 			m.opt.Log.Error("the admin listener failed", "err", err)
@@ -182,36 +185,40 @@ func (m *Manager) visible() int {
 
 // explain answers GET /explain?request=ID, ?session=N&op=N, or ?block=HEX.
 func (m *Manager) explain(w http.ResponseWriter, r *http.Request) {
-	q := r.URL.Query()
+	x, code, text := m.explained(r.URL.Query())
+	if code != http.StatusOK {
+		http.Error(w, text, code)
+		return
+	}
+	reply(w, x)
+}
+
+// explained makes the answer under the lock; who asked may take his time to read it.
+func (m *Manager) explained(q url.Values) (x any, code int, fault string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if text := q.Get("block"); text != "" {
 		b, err := hex.DecodeString(text)
 		if err != nil || len(b) != len(core.Hash{}) {
-			http.Error(w, "block: 64 hexadecimal digits", http.StatusBadRequest)
-			return
+			return nil, http.StatusBadRequest, "block: 64 hexadecimal digits"
 		}
-		reply(w, m.mu.story.explain(m.now(), core.Hash(b)))
-		return
+		return m.mu.story.explain(m.now(), core.Hash(b)), http.StatusOK, ""
 	}
 	if id := q.Get("request"); id != "" {
 		out := []QueryExplanation{}
 		m.mu.story.requests(id, explainMost, func(a *asked) { out = append(out, m.explainQuery(a)) })
-		reply(w, out)
-		return
+		return out, http.StatusOK, ""
 	}
 	session, err := strconv.ParseUint(q.Get("session"), 10, 32)
 	op, err2 := strconv.ParseUint(q.Get("op"), 10, 64)
 	if err != nil || err2 != nil {
-		http.Error(w, "want request=ID, session=N&op=N, or block=HEX", http.StatusBadRequest)
-		return
+		return nil, http.StatusBadRequest, "want request=ID, session=N&op=N, or block=HEX"
 	}
 	a := m.mu.story.query(uint32(session), op)
 	if a == nil {
-		http.Error(w, "no such query is remembered", http.StatusNotFound)
-		return
+		return nil, http.StatusNotFound, "no such query is remembered"
 	}
-	reply(w, m.explainQuery(a))
+	return m.explainQuery(a), http.StatusOK, ""
 }
 
 // explainMost is how many queries of one request are told: an engine asks once or, after a preemption, twice, and a request has few engines.

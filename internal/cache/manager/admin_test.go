@@ -8,11 +8,13 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/perigee-llm/perigee/internal/cache/channel/client"
 	"github.com/perigee-llm/perigee/internal/cache/core"
@@ -132,6 +134,56 @@ func TestAdmin(t *testing.T) {
 			t.Errorf("POST %s: %d, want %d", path, code, want)
 		}
 	}
+}
+
+// TestAnswersWithoutTheLock: who asks the admin listener and does not read what he is told keeps nobody waiting.
+func TestAnswersWithoutTheLock(t *testing.T) {
+	m := begin(t, func(o *Options) { o.Admin = "127.0.0.1:0" })
+	s := m.dial()
+	q := query(1, 4)
+	q.Request = "mine"
+	if _, err := s.Query(t.Context(), q); err != nil {
+		t.Fatal(err)
+	}
+	for _, ask := range []string{
+		"GET /explain?request=mine", "GET /explain?session=1&op=1", "GET /explain?session=9&op=9", "GET /explain?block=00", "GET /explain", "GET /status", "GET /metrics",
+		"POST /flush", "POST /evict?blocks=1", "POST /evict",
+	} {
+		method, path, _ := strings.Cut(ask, " ")
+		w := &notReading{m: m.Manager, head: http.Header{}}
+		m.Manager.admin.http.Handler.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+		if w.wrote == 0 || w.locked {
+			t.Errorf("%s: %d bytes were written, under the lock: %v", ask, w.wrote, w.locked)
+		}
+	}
+}
+
+// notReading finds out whether it is written to under the lock.
+type notReading struct {
+	m      *Manager
+	head   http.Header
+	wrote  int
+	locked bool
+}
+
+func (w *notReading) Header() http.Header { return w.head }
+func (w *notReading) WriteHeader(int)     {}
+
+func (w *notReading) Write(b []byte) (int, error) {
+	w.wrote += len(b)
+	free := make(chan struct{})
+	go func() {
+		w.m.mem.Lock() // a reader of it would do for most, and this one sees those too
+		w.m.locked(func() {})
+		w.m.mem.Unlock()
+		close(free)
+	}()
+	select {
+	case <-free:
+	case <-time.After(patience / 12):
+		w.locked = true
+	}
+	return len(b), nil
 }
 
 // TestStatusPage: docs/cache-daemon.md shows each key of the page, and no other, and words in its style.
