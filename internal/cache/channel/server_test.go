@@ -283,3 +283,34 @@ func dialAs(t *testing.T, path string, uid uint32) net.Conn {
 	t.Cleanup(func() { c.Close() })
 	return c
 }
+
+// TestSealed: what answers a Seal goes with the answer to what came right behind it, and without that at once.
+func TestSealed(t *testing.T) {
+	s := listen(t, Options{}, &echo{})
+	c := dial(t, s)
+	c.Write(wire.Append(nil, wire.Header{Ref: 1}, &wire.Hello{MinVersion: 1, MaxVersion: 1}))
+	if _, m := hear(t, c); m.Kind() != wire.KindWelcome {
+		t.Fatalf("%+v", m)
+	}
+	seal := wire.Append(nil, wire.Header{Ref: 2, Epoch: 7}, &wire.Seal{})
+	ping := wire.Append(nil, wire.Header{Ref: 3, Epoch: 7}, &wire.Ping{})
+	refs := func(want ...uint64) {
+		t.Helper()
+		for _, ref := range want {
+			if h, m := hear(t, c); m == nil || h.Ref != ref {
+				t.Fatalf("%+v, %+v, want the answer to %d", h, m, ref)
+			}
+		}
+	}
+	c.Write(seal)
+	refs(2)
+	c.Write(append(bytes.Clone(seal), ping...))
+	got := make([]byte, 4096)
+	if n, err := c.Read(got); n != 2*wire.HeaderSize || err != nil { // one write
+		t.Fatalf("%d bytes, %v", n, err)
+	}
+	c.Write(append(bytes.Clone(seal), ping[:wire.HeaderSize-1]...))
+	refs(2)
+	c.Write(ping[wire.HeaderSize-1:])
+	refs(3)
+}

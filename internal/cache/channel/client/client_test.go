@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -377,5 +378,54 @@ func grantPresent(conn net.Conn) {
 		}
 		class = 0
 		conn.Write(out)
+	}
+}
+
+// TestHeld: what is held goes before what is said next and in the same write; but alone before descriptors.
+func TestHeld(t *testing.T) {
+	reads := make(chan []byte, 3)
+	path := fake(t, func(conn net.Conn) {
+		defer conn.Close()
+		for b := make([]byte, 4096); ; {
+			n, err := conn.Read(b)
+			if err != nil {
+				return
+			}
+			reads <- append([]byte(nil), b[:n]...)
+		}
+	})
+	l, err := dial(context.Background(), path, func(error) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close()
+	refs := func(b []byte) (out []uint64) {
+		for ; len(b) > 0; b = b[wire.HeaderSize:] {
+			h, _ := wire.ParseHeader(b)
+			out = append(out, h.Ref)
+		}
+		return out
+	}
+	l.hold(11, &wire.Ping{})
+	l.hold(12, &wire.Ping{})
+	l.say(13, &wire.Ping{})
+	if got := refs(<-reads); !slices.Equal(got, []uint64{11, 12, 13}) {
+		t.Errorf("%v", got)
+	}
+	l.hold(14, &wire.Ping{})
+	var alone []byte
+	c, err := l.askBy(&wire.Ping{}, nil, func(uc *net.UnixConn, frame []byte) error {
+		alone = <-reads
+		return plain(uc, frame)
+	}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.forget(c)
+	if got := refs(alone); !slices.Equal(got, []uint64{14}) {
+		t.Errorf("%v", got)
+	}
+	if got := refs(<-reads); !slices.Equal(got, []uint64{c.ref}) {
+		t.Errorf("%v", got)
 	}
 }

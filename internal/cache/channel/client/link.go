@@ -25,7 +25,7 @@ type link struct {
 
 	writing sync.Mutex
 	head    wire.Header // epoch and session, once known
-	out     []byte
+	out     []byte      // what is held, and then what is written
 	ref     uint64
 
 	mu struct {
@@ -102,11 +102,34 @@ func (l *link) say(ref uint64, m wire.Message) error {
 	return l.write(ref, m, plain, 0)
 }
 
+// hold keeps a message that has no answer, or one that another call waits for, until the next one is written, and has it go before that in the same write: each
+// write wakes the Manager. Whoever holds one asks or says another.
+func (l *link) hold(ref uint64, m wire.Message) {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	h := l.head
+	h.Ref = ref
+	l.out = wire.Append(l.out, h, m)
+}
+
+// write sends a message, and what is held before it. Descriptors go with the first byte of what is sent, so that what is held goes alone then.
 func (l *link) write(ref uint64, m wire.Message, send func(uc *net.UnixConn, frame []byte) error, files uint16) error {
+	if files > 0 && len(l.out) > 0 {
+		if err := l.sent(plain); err != nil {
+			return err
+		}
+	}
 	h := l.head
 	h.Ref, h.Descriptors = ref, files
-	l.out = wire.Append(l.out[:0], h, m)
-	if err := send(l.uc, l.out); err != nil {
+	l.out = wire.Append(l.out, h, m)
+	return l.sent(send)
+}
+
+// sent sends what is in out.
+func (l *link) sent(send func(uc *net.UnixConn, frame []byte) error) error {
+	err := send(l.uc, l.out)
+	l.out = l.out[:0]
+	if err != nil {
 		l.fail(err)
 		return errors.Join(ErrLost, err)
 	}

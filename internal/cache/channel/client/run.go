@@ -110,46 +110,60 @@ func (r *run) writeAsked(ctx context.Context, tells chan<- told, asked <-chan in
 // told to it, and everything that was is sealed: else its slots would stay granted. It asks for nothing more when the context has ended, or something has failed.
 func (r *run) tell(ctx context.Context, tells <-chan told, asked chan<- int) (err error) {
 	open := true // whoever writes waits for more
-	ahead := func(most int) {
+	most := 1 + piecesAhead
+	for more := true; more; {
 		for err == nil && r.asked < min(most, len(r.pieces)) {
-			if err = r.askAhead(ctx); err == nil {
-				asked <- r.asked - 1
-			}
+			err = r.askAhead(ctx, told{}, asked)
 		}
 		if open && (err != nil || r.asked == len(r.pieces)) {
 			open = false
 			close(asked)
 		}
-	}
-	ahead(1 + piecesAhead)
-	for t := range tells {
-		if len(t.done) > 0 {
-			err = errors.Join(err, r.seal(t.piece, t.done))
+		var t told
+		if t, more = <-tells; t.over {
+			most = t.piece + 2 + piecesAhead
 		}
-		if t.over {
-			ahead(t.piece + 2 + piecesAhead)
+		switch {
+		case len(t.done) == 0:
+		case t.over && err == nil && r.asked < min(most, len(r.pieces)):
+			err = r.askAhead(ctx, t, asked)
+		default:
+			err = errors.Join(err, r.seal(t.piece, t.done))
 		}
 	}
 	return err
 }
 
-// askAhead asks for the next piece, when no more than so many are open.
-func (r *run) askAhead(ctx context.Context) error {
-	for r.asked-r.ended >= piecesOpen { // the first of them has been sealed for a whole piece's time
+// askAhead asks for the next piece, when no more than so many are open, and seals what was written before, in the same write.
+func (r *run) askAhead(ctx context.Context, t told, asked chan<- int) (err error) {
+	for err == nil && r.asked-r.ended >= piecesOpen { // the first of them has been sealed for a whole piece's time
 		r.ended++
-		if err := r.s.published(ctx, &r.pieces[r.ended-1], r.out); err != nil {
-			return err
-		}
+		err = r.s.published(ctx, &r.pieces[r.ended-1], r.out)
 	}
-	if err := ctx.Err(); err != nil {
+	if err == nil {
+		err = ctx.Err()
+	}
+	switch {
+	case len(t.done) == 0:
+	case err == nil:
+		r.s.publish.hold(r.sealOf(t.piece, t.done))
+	default:
+		err = errors.Join(err, r.seal(t.piece, t.done))
+	}
+	if err != nil {
 		return err
 	}
-	return r.ask()
+	if err = r.ask(); err == nil {
+		asked <- r.asked - 1
+	}
+	return err
 }
 
 // seal says that slots of piece i are written.
-func (r *run) seal(i int, done []wire.Sealed) error {
-	return r.s.publish.say(r.pieces[i].call.ref, &wire.Seal{Summed: r.f.summed, Slots: done})
+func (r *run) seal(i int, done []wire.Sealed) error { return r.s.publish.say(r.sealOf(i, done)) }
+
+func (r *run) sealOf(i int, done []wire.Sealed) (ref uint64, m wire.Message) {
+	return r.pieces[i].call.ref, &wire.Seal{Summed: r.f.summed, Slots: done}
 }
 
 // fill has the slots of piece i written and sealed, some at a time: at the end of a long run ever fewer, so that little is left to be sealed
