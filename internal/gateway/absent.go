@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"net/http"
 	"sync"
 	"time"
 
@@ -16,7 +17,11 @@ import (
 // not sit out its cool-down: traffic returns within a poll interval of the engine's health, and still by one request first.
 // So are those to which the way was lost: a poll got no connection in its time, or a new one ended without an answer, as with a host that starts, or
 // a proxy before one. Of these an answer counts only over a new connection, since an engine that is too busy to accept goes on answering over
-// one that it has. One that takes connections and is slow to answer, or breaks requests off, is not among them: its cool-down stands.
+// one that it has. So are those before which a proxy stood that said so, with a 502, 503 or 504. One that takes connections and is slow to answer, or breaks requests off, is
+// not among them: its cool-down stands.
+//
+// A restart may be over before anybody is missed. It is seen in that another process answers, by what that says of itself or by the end of the connection that the
+// one before had kept, and is a return, too. How many returns count in a minute is the registry's to bound.
 type absentees struct {
 	registry *fleet.Registry
 	log      *slog.Logger
@@ -48,24 +53,42 @@ func (a *absentees) note(id string, how absence) {
 
 // polled takes in one poll.
 func (a *absentees) polled(p keeper.PollInfo) {
-	if errors.Is(p.Err, ask.ErrNoConnection) {
+	switch {
+	case errors.Is(p.Err, ask.ErrNoConnection), saysAbsent(p.Err):
 		a.missed(p.ID, p.At)
 		a.registry.Missed(p.ID)
-		return
-	}
-	if p.Lost {
+	case p.Lost:
 		a.note(p.ID, absence{at: p.At, lost: true})
-		return
+	case p.Err != nil && p.Renewed: // it begins
+		a.missed(p.ID, p.At)
+	case p.Err == nil:
+		a.answered(p)
 	}
+}
+
+// answered takes in a poll that was answered.
+func (a *absentees) answered(p keeper.PollInfo) {
 	a.mu.Lock()
 	how, was := a.gone[p.ID]
-	back := was && p.Err == nil && p.At.After(how.at) && (p.Fresh || !how.lost) // an answer to a question from before says nothing
+	back := was && p.At.After(how.at) && (p.Fresh || !how.lost) // an answer to a question from before says nothing
 	if back {
 		delete(a.gone, p.ID)
 	}
 	a.mu.Unlock()
-	if back {
-		a.log.Info("the engine answers again", "worker", p.ID)
-		a.registry.Returned(p.ID, time.Now())
+	if back || p.Renewed {
+		a.returned(p.ID)
 	}
+}
+
+// returned takes down that an engine is there again.
+func (a *absentees) returned(id string) {
+	if a.registry.Returned(id, time.Now()) {
+		a.log.Info("the engine answers again, and is probed", "worker", id)
+	}
+}
+
+// saysAbsent tells whether err is the answer of a proxy at whose back nobody is.
+func saysAbsent(err error) bool {
+	status, ok := errors.AsType[*ask.StatusError](err)
+	return ok && status.Code >= http.StatusBadGateway && status.Code <= http.StatusGatewayTimeout
 }

@@ -1,6 +1,8 @@
 package gateway_test
 
 import (
+	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -110,5 +112,91 @@ func TestReturnEndsTheCoolDown(t *testing.T) {
 	await(t, func() bool { return ask() == 500 }) // the probe
 	if n := s.requests.Load(); n != 2 {
 		t.Errorf("%d requests came to the engine", n)
+	}
+}
+
+// well is an engine that answers requests with 500 until it is restarted.
+type well struct {
+	*httptest.Server
+	fit             atomic.Bool
+	born            atomic.Int64 // when its process began, in seconds; 0: it does not say
+	down            atomic.Bool  // a proxy before it says that nobody is there
+	requests, polls atomic.Int64
+}
+
+func newWell(t *testing.T) *well {
+	e := &well{}
+	e.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if e.down.Load() {
+			w.WriteHeader(http.StatusBadGateway)
+			e.polls.Add(1)
+			return
+		}
+		switch r.URL.Path {
+		case "/v1/models":
+			_, _ = w.Write([]byte(`{"object":"list","data":[{"id":"m","object":"model","owned_by":"vllm"}]}`))
+		case "/version":
+			_, _ = w.Write([]byte(`{"version":"0.32.0"}`))
+		case "/metrics":
+			if n := e.born.Load(); n != 0 {
+				_, _ = fmt.Fprintf(w, "process_start_time_seconds %d\n", n)
+			}
+			_, _ = io.WriteString(w, "vllm:num_requests_running{engine=\"0\"} 0\nvllm:num_requests_waiting{engine=\"0\"} 0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0\n")
+			e.polls.Add(1)
+		case "/v1/completions":
+			e.requests.Add(1)
+			if !e.fit.Load() {
+				w.WriteHeader(http.StatusInternalServerError)
+				return
+			}
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{}`)
+		default:
+			w.WriteHeader(http.StatusNotFound)
+		}
+	}))
+	t.Cleanup(e.Close)
+	return e
+}
+
+// TestRestartEndsTheCoolDown: a restart in place, before anybody missed the engine, gets it a probe: by what the new process says of itself, by the end of the
+// connection that the old one had kept, and by the proxy that stood before nobody.
+func TestRestartEndsTheCoolDown(t *testing.T) {
+	for name, restart := range map[string]func(*well){
+		"another process":  func(e *well) { e.born.Store(2000) },
+		"kept connections": func(e *well) { e.CloseClientConnections() },
+		"proxy":            func(e *well) { e.down.Store(true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newWell(t)
+			if name == "another process" {
+				e.born.Store(1000)
+			}
+			g := startAt(t, oneEngine, []any{e.URL})
+			c := newClient(t)
+			ask := func() int {
+				status, _, err := send(t, c, "POST", g.URL()+"/v1/completions", `{"model":"m","prompt":"hi","max_tokens":2}`)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return status
+			}
+			more := func(polls int64) {
+				until := e.polls.Load() + polls
+				await(t, func() bool { return e.polls.Load() >= until })
+			}
+			if ask() != 500 {
+				t.Fatal("the failure was to pass")
+			}
+			more(3)
+			if status := ask(); status != 503 || e.requests.Load() != 1 {
+				t.Fatalf("%d, and %d requests came before the restart", status, e.requests.Load())
+			}
+			e.fit.Store(true)
+			restart(e)
+			more(2)
+			e.down.Store(false)
+			await(t, func() bool { return ask() == 200 })
+		})
 	}
 }

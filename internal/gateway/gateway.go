@@ -207,7 +207,7 @@ func (g *Gateway) beginTracing(c *config.Config, held *files) error {
 func (g *Gateway) introduce(c *config.Config) (err error) {
 	g.keeper, err = keeper.Start(keeper.Options{
 		Registry: g.registry, Client: g.asking, Targets: buildTargets(&c.Discovery), PollInterval: c.Load.PollInterval, Log: g.log,
-		Events: keeper.Events{Asked: g.asked, Restarted: func(w *fleet.Worker) { g.prefixes.follower.Renewed(w.No) }, Polled: func(p keeper.PollInfo) {
+		Events: keeper.Events{Asked: g.asked, Restarted: g.restarted, Polled: func(p keeper.PollInfo) {
 			outcome := "ok"
 			if p.Err != nil {
 				outcome = "failed"
@@ -217,6 +217,12 @@ func (g *Gateway) introduce(c *config.Config) (err error) {
 		}},
 	})
 	return err
+}
+
+// restarted takes in that another process answers: what the one before did is over, its failures among it.
+func (g *Gateway) restarted(w *fleet.Worker) {
+	g.prefixes.follower.Renewed(w.No)
+	g.absent.returned(w.ID)
 }
 
 // asked takes in one introspection.

@@ -86,8 +86,10 @@ type breaker struct {
 	streak   atomic.Int64  // failures in a row; written under the registry's mutex
 	gone     bool          // nobody was there at the last failure
 	openedAt time.Time
-	probe    uint64 // generation of the probe that is out; 0: none
-	probes   uint64 // generations handed out
+	probe    uint64                // generation of the probe that is out; 0: none
+	probes   uint64                // generations handed out
+	returns  [maxReturns]time.Time // when a cool-down was ended early, the last ones
+	returned uint64                // how many were
 }
 
 // Ticket is one dispatch as the breaker sees it. Give it back with [Registry.Done] exactly once.

@@ -93,6 +93,7 @@ type naiveFleet struct {
 type naiveWorker struct {
 	real    *fleet.Worker
 	breaker *naiveBreaker
+	returns []time.Time // that ended a cool-down
 }
 
 func (f *naiveFleet) ids() []string {
@@ -211,9 +212,12 @@ func (f *fleetPair) step(t *testing.T, rng *rand.Rand) {
 			return
 		}
 		f.reg.Returned(id, f.now)
-		if x.breaker.state() == fleet.Open {
-			since := f.now.Add(-config.CoolDown)
-			x.breaker.openSince = &since
+		if x.breaker.state() == fleet.Open && !x.breaker.admits(f.now) {
+			x.returns = slices.DeleteFunc(x.returns, func(at time.Time) bool { return f.now.Sub(at) >= time.Minute })
+			if len(x.returns) < 3 {
+				since := f.now.Add(-config.CoolDown)
+				x.breaker.openSince, x.returns = &since, append(x.returns, f.now)
+			}
 		}
 	case 0:
 		f.put(t, rng, id)

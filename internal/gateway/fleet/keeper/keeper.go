@@ -70,6 +70,9 @@ type PollInfo struct {
 	Lost bool
 	// Fresh tells that its connection, if there was one, was made for it.
 	Fresh bool
+	// Renewed tells that since the question before, a moment ago, the connection that was kept had ended: the process that answered then has, or
+	// something between. Some proxies end connections for reasons of their own, so it is a hint.
+	Renewed bool
 }
 
 // AskInfo is one introspection.
@@ -244,6 +247,7 @@ func (k *Keeper) keep(ctx context.Context, t introspect.Target, tried func()) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var answer source.Answer
+	var over connection
 	for {
 		what, at := m.next()
 		timer.Reset(time.Until(at))
@@ -253,22 +257,24 @@ func (k *Keeper) keep(ctx context.Context, t introspect.Target, tried func()) {
 		case <-timer.C:
 		}
 		if what == stepPoll {
-			k.poll(ctx, m, &answer)
+			k.poll(ctx, m, &over, &answer)
 			continue
 		}
-		k.ask(ctx, m)
+		k.ask(ctx, m, &over)
 		tried()
 	}
 }
 
 // ask introspects the engine. When ctx has ended, what came is dropped: the engine was not asked to the end.
-func (k *Keeper) ask(ctx context.Context, m *member) {
+func (k *Keeper) ask(ctx context.Context, m *member, over *connection) {
 	began := time.Now()
-	spec, err := introspect.Read(ctx, &k.client, m.target)
+	spec, err := introspect.Read(over.watch(ctx, began), &k.client, m.target)
 	if ctx.Err() != nil {
 		return
 	}
 	now := time.Now()
+	over.ended(now)
+	m.renewed = m.renewed || over.renewed // for the poll that follows
 	changed := m.asked(now, spec, err)
 	if k.o.Events.Asked != nil {
 		k.o.Events.Asked(AskInfo{ID: m.target.ID, Took: now.Sub(began), Err: err})
@@ -285,19 +291,20 @@ func (k *Keeper) ask(ctx context.Context, m *member) {
 		"ranks", s.Ranks, "max_context", s.MaxContext.String(), "version", s.Version)
 }
 
-func (k *Keeper) poll(ctx context.Context, m *member, into *source.Answer) {
+func (k *Keeper) poll(ctx context.Context, m *member, over *connection, into *source.Answer) {
 	began := time.Now()
 	one, cancel := context.WithTimeout(ctx, k.timeout)
-	var over connection
-	err := source.Poll(over.watch(one), &k.client, m.worker.Kind, m.worker.URL, time.Now, into)
+	err := source.Poll(over.watch(one, began), &k.client, m.worker.Kind, m.worker.URL, time.Now, into)
 	cancel()
 	if ctx.Err() != nil {
 		return
 	}
-	now, kind, lost := time.Now(), m.worker.Kind, over.lost(err)
+	now, kind, lost, renewed := time.Now(), m.worker.Kind, over.lost(err), over.renewed || m.renewed
+	over.ended(now)
+	m.renewed = false
 	what, err := m.polled(now, into, err)
 	if k.o.Events.Polled != nil {
-		k.o.Events.Polled(PollInfo{ID: m.target.ID, Kind: kind, At: began, Took: now.Sub(began), Err: err, Lost: lost, Fresh: over.fresh})
+		k.o.Events.Polled(PollInfo{ID: m.target.ID, Kind: kind, At: began, Took: now.Sub(began), Err: err, Lost: lost, Fresh: over.fresh, Renewed: renewed})
 	}
 	switch what {
 	case wentQuiet:

@@ -35,6 +35,7 @@ type member struct {
 	told     int  // ranks as introspection said, 0 unknown
 	shown    int  // ranks as its load showed, 0 none yet
 	life     source.Life
+	renewed  bool // the introspection since the last poll found its connection ended
 }
 
 func newMember(t introspect.Target, r *fleet.Registry, origin time.Time, poll, retry time.Duration) *member {
