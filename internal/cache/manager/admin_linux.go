@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net"
 	"net/http"
@@ -53,7 +54,7 @@ func (m *Manager) startAdmin() error {
 	}
 	m.wg.Go(func() {
 		if err := m.admin.http.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
-			m.opt.Log.Error("the admin listener failed", "err", err)
+			m.journal.say(slog.LevelError, "the admin listener failed", "err", err)
 		}
 	})
 	return nil

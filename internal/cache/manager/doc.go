@@ -11,6 +11,7 @@
 //     its connections end; and a page is told as good only after it was copied and found to be what was sealed.
 //   - A connection's trouble is its session's and nobody else's. Checksums are made and compared outside of the lock that all share, in the
 //     goroutine of the connection that wants them.
+//   - Nobody waits for the log. Lines of a kind that come too fast, and what a log that stands still has no room for, are left out and counted.
 //   - Close ends everything that Start began; what is killed leaves nothing behind but the socket's name, which the next one replaces.
 package manager
 
@@ -44,7 +45,7 @@ type Options struct {
 	Events Endpoints
 	// Name is told to clients, to gateways and in logs.
 	Name string
-	// Log gets what happens; required.
+	// Log gets what happens, from one goroutine; required. Close waits a second for it if it stands still.
 	Log *slog.Logger
 	// Observe is told every Visible and Removed, in order, under the lock: it must not block, and they are good until it returns. nil: nobody is.
 	Observe func(at time.Duration, a core.Action)

@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"log/slog"
 	"sync"
 	"time"
 
@@ -290,7 +291,7 @@ func (m *Manager) spoiled(by *asker, lease core.LeaseID, consumer, bad uint32, s
 	})
 	if held {
 		m.counts.spoiled.Add(1)
-		m.opt.Log.Error("a page is not what was sealed", "instance", by.s.instance, "slot", slot)
+		m.journal.say(slog.LevelError, "a page is not what was sealed", "instance", by.s.instance, "slot", slot)
 	}
 	return held
 }

@@ -40,8 +40,9 @@ type Manager struct {
 		http *http.Server
 		addr net.Addr
 	}
-	counts counts
-	tells  teller
+	counts  counts
+	tells   teller
+	journal *journal
 }
 
 // books is what one lock guards. It is never held over I/O or over a look at pages.
@@ -109,9 +110,11 @@ func Start(o Options) (*Manager, error) {
 	m.mem.arenas = map[uint32]*pool.Arena{}
 	m.ctx, m.quit = context.WithCancel(context.Background())
 	m.copier.start(m, o.Copiers)
+	m.journal = startJournal(o.Log)
 	if err := m.startEvents(); err != nil {
 		m.quit()
 		m.copier.close()
+		m.journal.close()
 		p.Close()
 		return nil, err
 	}
@@ -119,6 +122,7 @@ func Start(o Options) (*Manager, error) {
 		m.quit()
 		m.copier.close()
 		m.tells.close()
+		m.journal.close()
 		p.Close()
 		return nil, err
 	}
@@ -174,6 +178,7 @@ func (m *Manager) Close() error {
 	err := m.stopAdmin()
 	m.wg.Wait()
 	m.tells.close()
+	m.journal.close()
 	m.mem.Lock()
 	defer m.mem.Unlock()
 	m.mu.Lock()

@@ -226,6 +226,7 @@ func TestRefusedInTheLog(t *testing.T) {
 	if _, err := m.tryDial(named("second")); client.ClassOf(err) != wire.NoPool {
 		t.Fatalf("the whole pool is an instance's: %v", err)
 	}
+	m.Close() // the log is complete then
 	if said := log.String(); !strings.Contains(said, `level=WARN msg="instance refused" instance=second class=no_pool`) {
 		t.Errorf("the log has\n%s", said)
 	}

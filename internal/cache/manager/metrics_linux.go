@@ -59,6 +59,7 @@ var (
 	copies        = desc("copies", "Copies between the pool and engines' own memory that are under way.")
 	offeredPools  = desc("offered_pools", "Pools of engines' own memory that are mapped.")
 	offeredBytes  = desc("offered_pool_bytes", "Engines' own memory that is mapped.")
+	untold        = desc("log_lines_left_out_total", "Lines that were not logged: too many of a kind, or nobody reads the log.")
 	spoiled       = desc("spoiled_pages_total", "Pages found to be other than was sealed, each time one was asked for.")
 )
 
@@ -127,6 +128,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	count(sealedBytes, m.counts.sealedBytes.Load())
 	count(verifiedBytes, m.counts.verifiedBytes.Load())
 	count(spoiled, m.counts.spoiled.Load())
+	count(untold, m.journal.untold.Load())
 	c.copies(u, gauge, count)
 	for i, word := range directions {
 		seconds(copySeconds, time.Duration(m.counts.copyNanos[i].Load()).Seconds(), word)

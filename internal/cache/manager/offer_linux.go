@@ -2,6 +2,7 @@ package manager
 
 import (
 	"errors"
+	"log/slog"
 
 	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
 	"github.com/perigee-llm/perigee/internal/cache/core"
@@ -45,7 +46,7 @@ func (m *Manager) offerPool(by *asker, e *wire.OfferPool) {
 		p.Close()
 		return
 	}
-	m.opt.Log.Info("an engine's memory is mapped", "instance", by.s.instance, "session", by.s.id.Number, "pool", e.Pool, "bytes", e.Bytes)
+	m.journal.say(slog.LevelInfo, "an engine's memory is mapped", "instance", by.s.instance, "session", by.s.id.Number, "pool", e.Pool, "bytes", e.Bytes)
 	m.send(by, by, &wire.Offered{Pool: e.Pool, Bytes: e.Bytes})
 }
 
@@ -151,7 +152,7 @@ func (m *Manager) copyEnded(j *copyJob, by *asker) {
 	case j.mismatch:
 		done.Outcome = core.Mismatch
 		m.counts.spoiled.Add(1)
-		m.opt.Log.Error("a page is not what was sealed", "instance", j.by.s.instance, "slot", j.slots[j.end].Slot)
+		m.journal.say(slog.LevelError, "a page is not what was sealed", "instance", j.by.s.instance, "slot", j.slots[j.end].Slot)
 	case j.end < len(j.slots):
 		done.Outcome = core.Failed
 	}

@@ -3,6 +3,7 @@ package manager
 import (
 	"crypto/rand"
 	"errors"
+	"log/slog"
 	"math"
 	"os"
 	"slices"
@@ -81,7 +82,7 @@ func (m *Manager) register(c *channel.Conn, h wire.Header, msg *wire.Register) {
 	s, files, no := m.admit(c, msg)
 	if no.class != 0 {
 		// The engine goes on without us, and tries again in seconds: this line is the only one that tells the daemon's operator.
-		m.opt.Log.Warn("instance refused", "instance", msg.Instance, "class", no.class.String(), "why", no.text)
+		m.journal.say(slog.LevelWarn, "instance refused", "instance", msg.Instance, "class", no.class.String(), "why", no.text)
 		m.refuseTo(c, h, no)
 		return
 	}
@@ -133,7 +134,7 @@ func (m *Manager) admit(c *channel.Conn, msg *wire.Register) (*session, []*os.Fi
 			a.Close()
 		}
 		m.tellSlots()
-		m.opt.Log.Error("no memory for an arena", "instance", s.instance, "err", err)
+		m.journal.say(slog.LevelError, "no memory for an arena", "instance", s.instance, "err", err)
 		return nil, nil, refusal{wire.NoPool, err.Error()}
 	}
 	m.tellSlots()
@@ -143,7 +144,7 @@ func (m *Manager) admit(c *channel.Conn, msg *wire.Register) (*session, []*os.Fi
 	m.mu.sessions[s.id.Number], m.mu.tokens[s.token] = s, s
 	m.join(c, s, wire.RoleQuery)
 	m.tells.attach(s, msg.DataRank)
-	m.opt.Log.Info("instance registered", "instance", s.instance, "session", s.id.Number, "namespace", state.NamespaceID(s.namespace), "bytes", s.holding.bytes())
+	m.journal.say(slog.LevelInfo, "instance registered", "instance", s.instance, "session", s.id.Number, "namespace", state.NamespaceID(s.namespace), "bytes", s.holding.bytes())
 	return s, files, refusal{}
 }
 

@@ -2,6 +2,7 @@ package manager
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"slices"
 	"sync"
@@ -108,7 +109,7 @@ func (m *Manager) lose(s *session) {
 		return
 	}
 	s.lost = true
-	m.opt.Log.Info("session lost", "instance", s.instance, "session", s.id.Number)
+	m.journal.say(slog.LevelInfo, "session lost", "instance", s.instance, "session", s.id.Number)
 	delete(m.mu.tokens, s.token)
 	m.tells.detach(s)
 	m.step(&core.Lost{Session: s.id}, nil)
@@ -148,7 +149,7 @@ func (m *Manager) fenceIfGone(s *session) {
 	delete(m.mu.sessions, s.id.Number)
 	m.step(&core.Fenced{Session: s.id}, nil)
 	s.holding.writer = nil
-	m.opt.Log.Info("session fenced", "instance", s.instance, "session", s.id.Number)
+	m.journal.say(slog.LevelInfo, "session fenced", "instance", s.instance, "session", s.id.Number)
 }
 
 // goodbye takes a process's word that it has unmapped everything.
