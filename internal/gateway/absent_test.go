@@ -200,3 +200,19 @@ func TestRestartEndsTheCoolDown(t *testing.T) {
 		})
 	}
 }
+
+// TestPlainModelNamesPlainEngines: who runs no engines in pairs is not told of prefill engines when all are out.
+func TestPlainModelNamesPlainEngines(t *testing.T) {
+	s := newSick(t)
+	g := startAt(t, oneEngine, []any{s.URL})
+	c := newClient(t)
+	for range 2 {
+		_, text, err := send(t, c, "POST", g.URL()+"/v1/completions", `{"model":"m","prompt":"hi"}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.requests.Load() == 1 && text != "" && !strings.Contains(text, "no_healthy_workers") {
+			t.Error(text)
+		}
+	}
+}

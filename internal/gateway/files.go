@@ -288,8 +288,13 @@ func diffFiles(old, next *files, c *config.Config) []config.Change {
 	return out
 }
 
+// shownSerial is how much of a certificate's number is shown, in digits: one that is not the other's differs in the first eight, and what follows the
+// number must not be cut off where changes are told.
+const shownSerial = 8
+
 func certificateText(c *tls.Certificate) string {
-	return "certificate " + c.Leaf.SerialNumber.Text(16) + " until " + c.Leaf.NotAfter.UTC().Format(time.DateOnly)
+	serial := c.Leaf.SerialNumber.Text(16)
+	return "certificate " + serial[:min(len(serial), shownSerial)] + " until " + c.Leaf.NotAfter.UTC().Format(time.DateOnly)
 }
 
 // diffRings tells keys by their names. Where the keys as such come or go, the configuration's own difference says so.

@@ -55,8 +55,7 @@ func (s *Server) keyed(ring func(*served) *keyring.Ring, h keyedHandler) http.Ha
 		v := s.current.Load()
 		caller, e := v.admit(ring(v), w, r)
 		if e != nil {
-			s.Metrics.Refused.WithLabelValues(e.Code).Inc()
-			e.Write(w)
+			s.refuse(w, e)
 			return
 		}
 		h(w, r, v, caller)
@@ -73,10 +72,10 @@ func anyCaller(h http.HandlerFunc) keyedHandler {
 }
 
 // where serves only while the settings have it on; else there is nothing at this path.
-func where(on func(*Settings) bool, h http.HandlerFunc) keyedHandler {
+func (s *Server) where(on func(*Settings) bool, h http.HandlerFunc) keyedHandler {
 	return func(w http.ResponseWriter, r *http.Request, v *served, _ *keyring.Key) {
 		if !on(&v.Settings) {
-			notFound(w, r)
+			s.refuse(w, errNotFound)
 			return
 		}
 		h(w, r)

@@ -88,7 +88,7 @@ func (c *call) holdWork(n int64) bool {
 	return c.hold(n)
 }
 
-// measured counts the requests of a route and what became of them.
+// measured counts the requests of a route and the answers to them.
 func (s *Server) measured(route string, h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s.Metrics.Requests.WithLabelValues(route, methodLabel(r.Method)).Inc()
@@ -97,9 +97,6 @@ func (s *Server) measured(route string, h http.HandlerFunc) http.HandlerFunc {
 			defer endQuestion(trace, sw)
 		}
 		h(sw, r)
-		if code := w.Header().Get(headerErrorCode); code != "" {
-			s.Metrics.Refused.WithLabelValues(code).Inc()
-		}
 		s.Metrics.Responses.WithLabelValues(route, methodLabel(r.Method), strconv.Itoa(sw.status)).Inc()
 	}
 }

@@ -71,7 +71,7 @@ func selectionError(err error) *Error {
 	case errors.As(err, &exhausted) && len(exhausted.Rejections) > 0:
 		return &Error{Status: http.StatusServiceUnavailable, Code: "policy_selection_failed", Message: exhausted.Error()}
 	case errors.As(err, &exhausted):
-		return &Error{Status: http.StatusServiceUnavailable, Code: missingCode(exhausted.LastMissing), Message: exhausted.Error()}
+		return &Error{Status: http.StatusServiceUnavailable, Code: missingCode(exhausted.Missing), Message: exhausted.Error()}
 	}
 	return errInternal
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -340,6 +341,24 @@ func TestStaleBeforeHeaders(t *testing.T) {
 		r.pass(time.Second)
 		if _, n := r.reg.Breaker(e.worker); n != 0 || len(e.aborts()) != 1 {
 			t.Errorf("%d strikes, aborts %v", n, e.aborts())
+		}
+	})
+}
+
+// TestNothingThere: what no path and no method answers is an error of our own in the envelope, for who has a key, and is counted.
+func TestNothingThere(t *testing.T) {
+	bubble(t, rigOptions{Keys: ring(t)}, func(t *testing.T, r *rig) {
+		odd := []string{"//v1/models", "/v1//models", "/v1/./models", "/v1/../metrics", "/v1/models/", "/%761/models", "/v1%2fmodels", "/V1/models", "/v1/responses"}
+		for _, path := range odd {
+			r.wantError(r.do("GET", path, ""), 401, "invalid_api_key")
+			r.wantError(r.do("GET", path, "", "Authorization", "Bearer "+keyAll), 404, "not_found")
+		}
+		r.wantError(r.do("DELETE", "/v1/models", "", "Authorization", "Bearer "+keyAll), 405, "method_not_allowed")
+		r.wantError(r.do("GET", "/tokenize", "", "Authorization", "Bearer "+keyAll), 405, "method_not_allowed")
+		for code, want := range map[string]int{"invalid_api_key": len(odd), "not_found": len(odd), "method_not_allowed": 2} {
+			if got := r.metric(`refused_total{code="` + code + `"}`); got != strconv.Itoa(want) {
+				t.Errorf("%s was counted %q times, want %d", code, got, want)
+			}
 		}
 	})
 }

@@ -486,7 +486,7 @@ func (r *rig) wantError(a answer, status int, code string) {
 	if want := `{"error":{"type":"` + kind + `","code":"` + code + `","message":"`; !strings.HasPrefix(a.body, want) {
 		r.t.Errorf("the envelope is %s", a.body)
 	}
-	if a.header.Get("X-Request-Id") == "" && strings.HasPrefix(a.header.Get("Content-Type"), "application/json") && status != 405 && code != "not_found" {
+	if a.header.Get("X-Request-Id") == "" && strings.HasPrefix(a.header.Get("Content-Type"), "application/json") {
 		r.t.Errorf("no request id in %v", a.header)
 	}
 	r.noURL(a)

@@ -13,6 +13,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/bucket"
 	"github.com/perigee-llm/perigee/internal/gateway/explain"
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+	"github.com/perigee-llm/perigee/internal/gateway/keyring"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
 	"github.com/perigee-llm/perigee/internal/gateway/tokens"
 	"github.com/perigee-llm/perigee/internal/gateway/tracing"
@@ -144,39 +145,37 @@ func (s *Server) Active() int64 { return s.active.Load() }
 
 // Public returns the handler of the public listener.
 func (s *Server) Public() http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("/v1/chat/completions", s.completions(body.Chat))
-	mux.Handle("/v1/completions", s.completions(body.Completion))
+	mux := s.routes(publicKeys)
+	mux.handle("/v1/chat/completions", s.completions(body.Chat))
+	mux.handle("/v1/completions", s.completions(body.Completion))
 	for _, prefix := range []string{"", "/v1"} { // engines have them at the root, sgl-router below /v1
-		mux.HandleFunc(prefix+"/tokenize", s.measured(prefix+"/tokenize", s.only(http.MethodPost, s.tokenizeText)))
-		mux.HandleFunc(prefix+"/detokenize", s.measured(prefix+"/detokenize", s.only(http.MethodPost, s.detokenizeIDs)))
+		mux.handle(prefix+"/tokenize", s.measured(prefix+"/tokenize", s.only(http.MethodPost, s.tokenizeText)))
+		mux.handle(prefix+"/detokenize", s.measured(prefix+"/detokenize", s.only(http.MethodPost, s.detokenizeIDs)))
 	}
-	mux.HandleFunc("/v1/models", s.only(http.MethodGet, s.keyed(publicKeys, s.listModels)))
-	mux.HandleFunc("/healthz", s.only(http.MethodGet, s.healthz))
-	mux.HandleFunc("/readyz", s.only(http.MethodGet, s.readyz))
-	mux.HandleFunc("/metrics", s.keyed(publicKeys, where(func(c *Settings) bool { return c.PublicMetrics }, s.metricsHandler().ServeHTTP)))
-	mux.HandleFunc("/flush_cache", s.keyed(publicKeys, where(func(c *Settings) bool { return c.PublicFlush }, s.only(http.MethodPost, s.flushCache))))
-	mux.HandleFunc("/", s.keyed(publicKeys, anyCaller(notFound)))
+	mux.handle("/v1/models", s.only(http.MethodGet, s.keyed(publicKeys, s.listModels)))
+	mux.handle("/healthz", s.only(http.MethodGet, s.healthz))
+	mux.handle("/readyz", s.only(http.MethodGet, s.readyz))
+	mux.handle("/metrics", s.keyed(publicKeys, s.where(func(c *Settings) bool { return c.PublicMetrics }, s.metricsHandler().ServeHTTP)))
+	mux.handle("/flush_cache", s.keyed(publicKeys, s.where(func(c *Settings) bool { return c.PublicFlush }, s.only(http.MethodPost, s.flushCache))))
 	return s.bounded(mux)
 }
 
 // Admin returns the handler of the admin listener.
 func (s *Server) Admin() http.Handler {
-	mux := http.NewServeMux()
+	mux := s.routes(adminKeys)
 	for path, h := range map[string]http.HandlerFunc{
 		"/metrics":         s.metricsHandler().ServeHTTP,
 		"/flush_cache":     s.only(http.MethodPost, s.flushCache),
 		"/debug/decisions": s.only(http.MethodGet, s.decisions),
 		"/debug/workers":   s.only(http.MethodGet, s.workers),
-		"/":                notFound,
 	} {
-		mux.HandleFunc(path, s.keyed(adminKeys, anyCaller(h)))
+		mux.handle(path, s.keyed(adminKeys, anyCaller(h)))
 	}
 	if s.Prefixes != nil {
-		mux.HandleFunc("/debug/prefixes", s.keyed(adminKeys, anyCaller(s.only(http.MethodGet, s.Prefixes))))
+		mux.handle("/debug/prefixes", s.keyed(adminKeys, anyCaller(s.only(http.MethodGet, s.Prefixes))))
 	}
-	mux.HandleFunc("/healthz", s.only(http.MethodGet, s.healthz))
-	mux.HandleFunc("/readyz", s.only(http.MethodGet, s.adminReadyz))
+	mux.handle("/healthz", s.only(http.MethodGet, s.healthz))
+	mux.handle("/readyz", s.only(http.MethodGet, s.adminReadyz))
 	return s.bounded(mux)
 }
 
@@ -200,9 +199,9 @@ func (s *Server) bounded(h http.Handler) http.Handler {
 		}
 		switch {
 		case r.Method == http.MethodConnect: // the mux would answer these two in text
-			errMethod.Write(w)
+			s.refuse(w, errMethod)
 		case r.RequestURI == "*":
-			errNotFound.Write(w)
+			s.refuse(w, errNotFound)
 		default:
 			h.ServeHTTP(w, r)
 		}
@@ -233,11 +232,41 @@ func (s *Server) only(method string, h http.HandlerFunc) http.HandlerFunc {
 			return
 		}
 		w.Header().Set("Allow", method)
-		errMethod.Write(w)
+		s.refuse(w, errMethod)
 	}
 }
 
-func notFound(w http.ResponseWriter, _ *http.Request) { errNotFound.Write(w) }
+// refuse answers with an error of our own, and counts it. Requests that have an id by then keep it.
+func (s *Server) refuse(w http.ResponseWriter, e *Error) {
+	if h := w.Header(); h[headerRequestID] == nil {
+		h[headerRequestID] = []string{randomHex()}
+	}
+	s.Metrics.Refused.WithLabelValues(e.Code).Inc()
+	e.Write(w)
+}
+
+// routes are the handlers of paths. A path is met as it was written: [http.ServeMux] would send who writes //v1/models on to /v1/models, in HTML and
+// before anybody has asked for a key, and engines do not.
+type routes struct {
+	at    map[string]http.Handler
+	other http.Handler
+}
+
+// routes returns those of a listener at which there is nothing yet, which only those with a key are told.
+func (s *Server) routes(ring func(*served) *keyring.Ring) routes {
+	return routes{at: map[string]http.Handler{}, other: s.keyed(ring, anyCaller(func(w http.ResponseWriter, _ *http.Request) { s.refuse(w, errNotFound) }))}
+}
+
+func (m routes) handle(path string, h http.Handler) { m.at[path] = h }
+
+// ServeHTTP implements http.Handler.
+func (m routes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if h := m.at[r.URL.Path]; h != nil && r.URL.RawPath == "" {
+		h.ServeHTTP(w, r)
+		return
+	}
+	m.other.ServeHTTP(w, r)
+}
 
 // janitor gives up requests that outlived the stale time-out, ten times within it, at most once a second and at least once a
 // minute: the reference's rhythm, which lets nothing live much longer than it may.

@@ -115,7 +115,7 @@ func (s *Server) decisions(w http.ResponseWriter, r *http.Request) {
 	if text := r.URL.Query().Get("limit"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || n > explain.MaxLimit {
-			badRequest("limit is a whole number from 1 to " + strconv.Itoa(explain.MaxLimit)).Write(w)
+			s.refuse(w, badRequest("limit is a whole number from 1 to "+strconv.Itoa(explain.MaxLimit)))
 			return
 		}
 		q.Limit = n

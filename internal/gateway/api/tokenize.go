@@ -151,7 +151,7 @@ func (s *Server) answerQuestion(w http.ResponseWriter, r *http.Request, q questi
 	}
 	if e != nil {
 		c.letGo()
-		e.Write(w)
+		s.refuse(w, e)
 	}
 }
 

@@ -231,6 +231,7 @@ func (m *metropolis) follow(t *testing.T, v *fleet.View, r *bucket.Request) foll
 		return followed{reached: []string{"no bucket"}}
 	}
 	var f followed
+	var missing []lacking
 	workers := slices.Collect(v.All())
 	for i, b := range fit {
 		f.engines = nil
@@ -250,7 +251,7 @@ func (m *metropolis) follow(t *testing.T, v *fleet.View, r *bucket.Request) foll
 			f.refused = append(f.refused, p.refused...)
 			if p.engine == nil {
 				if p.class == policy.NoCandidates {
-					f.missing = g.stage
+					missing = append(missing, lacking{b, g.stage})
 				}
 				break
 			}
@@ -272,7 +273,34 @@ func (m *metropolis) follow(t *testing.T, v *fleet.View, r *bucket.Request) foll
 	} else if f.bucket == "" {
 		f.reached = []string{"exhausted: missing"}
 	}
+	f.missing = mostTelling(missing, workers)
 	return f
+}
+
+// lacking is a bucket that had no candidates for a stage.
+type lacking struct {
+	bucket *naiveBucket
+	stage  fleet.Stage
+}
+
+// mostTelling is the stage of the last bucket that has engines, else of the last plain one, else of the last.
+func mostTelling(list []lacking, workers []*fleet.Worker) fleet.Stage {
+	for _, counts := range []func(lacking) bool{
+		func(l lacking) bool {
+			return slices.ContainsFunc(workers, func(w *fleet.Worker) bool {
+				return slices.ContainsFunc(l.bucket.groups, func(g *naiveGroup) bool { return g.has(w) })
+			})
+		},
+		func(l lacking) bool { return len(l.bucket.groups) == 1 },
+		func(lacking) bool { return true },
+	} {
+		for _, l := range slices.Backward(list) {
+			if counts(l) {
+				return l.stage
+			}
+		}
+	}
+	return fleet.Plain
 }
 
 func lookedAt(y *bucket.Try) (ws []*fleet.Worker) {
@@ -306,7 +334,7 @@ func wantSelection(t *testing.T, want followed, got *bucket.Selection, err error
 	switch {
 	case slices.Contains(want.reached, "no bucket") && errors.Is(err, bucket.ErrNoMatchingBucket):
 	case slices.Contains(want.reached, "invalid signal") && errors.As(err, &pick) && pick.Class == policy.InvalidSignal:
-	case errors.As(err, &exhausted) && exhausted.LastMissing == want.missing && slices.Equal(exhausted.Rejections, want.refused):
+	case errors.As(err, &exhausted) && exhausted.Missing == want.missing && slices.Equal(exhausted.Rejections, want.refused):
 		wantCounts(t, exhausted)
 	default:
 		t.Fatalf("error %v; want %+v", err, want)

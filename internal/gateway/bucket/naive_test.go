@@ -31,12 +31,15 @@ type naiveBucket struct {
 	groups []*naiveGroup // one, or prefill and decode
 }
 
+// has tells whether a worker belongs to the group, live or not.
+func (g *naiveGroup) has(w *fleet.Worker) bool {
+	return w.Stage == g.stage && slices.Contains(w.Models, "m") && (g.members == nil || slices.Contains(g.members, w.ID))
+}
+
 // candidates filters a slice of workers as Group does: the way that Set and Mask replace.
 func (g *naiveGroup) candidates(reg *fleet.Registry, workers []*fleet.Worker, r *bucket.Request) []*fleet.Worker {
 	members, admitting := 0, 0
-	member := func(w *fleet.Worker) bool {
-		return w.Stage == g.stage && slices.Contains(w.Models, "m") && (g.members == nil || slices.Contains(g.members, w.ID))
-	}
+	member := g.has
 	for _, w := range workers {
 		if member(w) {
 			members++

@@ -68,14 +68,15 @@ var ErrNoMatchingBucket = errors.New("no bucket takes a request of this length")
 type ExhaustedError struct {
 	// Rejections are all admission refusals, bucket by bucket. If there is one the fleet is full rather than missing.
 	Rejections []policy.Rejection
-	// LastMissing is the stage that had no candidates in the last bucket that failed so.
-	LastMissing fleet.Stage
+	// Missing is the stage that had no candidates in the last bucket that failed so, of those that have engines at all: who runs none in pairs is not to
+	// be told of prefill engines. Where no bucket has any it is of the last plain one, and else of the last.
+	Missing fleet.Stage
 }
 
 // Error says what is missing or which limits refused how many engines. It names no engine, so a client may see it.
 func (e *ExhaustedError) Error() string {
 	if len(e.Rejections) == 0 {
-		return "no " + e.LastMissing.String() + " engine is available"
+		return "no " + e.Missing.String() + " engine is available"
 	}
 	parts := make([]string, 0, len(e.ByLimit()))
 	for _, l := range e.ByLimit() {
@@ -139,6 +140,7 @@ func (r *Resolver) Select(ctx context.Context, v *fleet.View, req *Request) (Sel
 	}
 	var refused []policy.Rejection
 	var missing fleet.Stage
+	has := nothing
 	for _, b := range fit {
 		s, err := b.Pick(ctx, v, req)
 		if err == nil {
@@ -150,8 +152,31 @@ func (r *Resolver) Select(ctx context.Context, v *fleet.View, req *Request) (Sel
 		}
 		refused = append(refused, pe.Rejections...)
 		if pe.Class == policy.NoCandidates {
-			missing = pe.Stage
+			if s := b.staffed(v); s >= has {
+				has, missing = s, pe.Stage
+			}
 		}
 	}
-	return Selection{}, &ExhaustedError{Rejections: refused, LastMissing: missing}
+	return Selection{}, &ExhaustedError{Rejections: refused, Missing: missing}
+}
+
+// staff is what a bucket that lacks candidates has: how much it says of why a request cannot be served.
+type staff uint8
+
+const (
+	nothing staff = iota // no engine, and it wants pairs
+	plain                // no engine
+	some                 // engines, but none that can be used
+)
+
+func (b *Bucket) staffed(v *fleet.View) staff {
+	for _, g := range b.Groups() {
+		if g.Members(v) > 0 {
+			return some
+		}
+	}
+	if b.plain != nil {
+		return plain
+	}
+	return nothing
 }
