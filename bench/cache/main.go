@@ -157,7 +157,7 @@ func (m *manager) restore() error {
 
 // rest looks at the Manager while nothing happens.
 func (m *manager) rest(idle time.Duration) error {
-	time.Sleep(time.Second) // what it had to do is done
+	time.Sleep(settle)
 	if idle == 0 {
 		return nil
 	}
@@ -170,6 +170,10 @@ func (m *manager) rest(idle time.Duration) error {
 	fmt.Printf("at rest it takes %.3f %% of a core\n", 100*(after-before).Seconds()/idle.Seconds())
 	return err
 }
+
+// settle is after how long what it had to do is done: it gives back what it does not need at rest when half a second has passed in silence, and ten since
+// the last time.
+const settle = 12 * time.Second
 
 // chain is how many blocks a prompt has.
 const chain = 512

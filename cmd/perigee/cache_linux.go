@@ -4,11 +4,31 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"syscall"
 
 	"github.com/perigee-llm/perigee/internal/cache/manager"
 )
+
+// worthGivingBack is how many bytes have to have been allocated for memory to be given back: less is left for another time.
+const worthGivingBack = 256 << 10
+
+// giveBack returns what gives the kernel what the process does not need at rest: garbage, of which there may be as much as the heap may grow by, halves
+// of stacks, and what was kept for those who would have asked next. Those go with a second collection. It takes some milliseconds of a processor.
+func giveBack() func() {
+	all := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+	last := uint64(0)
+	return func() {
+		metrics.Read(all)
+		if n := all[0].Value.Uint64(); n-last >= worthGivingBack {
+			last = n
+			runtime.GC()
+			debug.FreeOSMemory()
+		}
+	}
+}
 
 // Run starts the Manager and waits.
 func (c *cacheCmd) Run(rc *runContext) error {
@@ -30,6 +50,7 @@ func (c *cacheCmd) Run(rc *runContext) error {
 			debug.FreeOSMemory() // the arrays that were too small: the kernel gets them little by little else, and they are as much as all that is needed
 		}
 		o.Slots(0)
+		o.AtRest = giveBack()
 	}
 	m, err := manager.Start(o)
 	if err != nil {

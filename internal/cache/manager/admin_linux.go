@@ -230,12 +230,8 @@ func (m *Manager) explainQuery(a *asked) QueryExplanation {
 		Instance: a.Instance, Session: a.Session, Op: a.Ticket.Op, Request: a.Request, Mode: modes[a.Mode], SecondsAgo: (m.now() - a.At).Seconds(), Asked: a.Asked, Hits: a.Hits, Answer: a.Answer,
 		TookMicros: a.Took.Microseconds(), Others: map[string]string{},
 	}
-	hits := 0
-	if len(a.Hits) > 0 {
-		hits = int(a.Hits[0])
-	}
-	if hits < len(a.names) {
-		first := m.mu.story.explain(m.now(), a.names[hits])
+	if h := a.missing(); h != nil {
+		first := m.mu.story.explain(m.now(), *h)
 		x.First = &first
 	}
 	s := m.mu.sessions[a.Session]

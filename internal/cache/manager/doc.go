@@ -52,6 +52,9 @@ type Options struct {
 	// Slots is told how many slots all arenas have, when an instance has registered, one call at a time: what the process takes for itself goes
 	// with it. nil: nobody is.
 	Slots func(n int)
+	// AtRest is called when clients have said nothing for half a second, once until they do again, and not more often than every ten seconds. What they
+	// say waits for nothing that it does.
+	AtRest func()
 	// Pool is for tests: how the pool is made, its Bytes apart.
 	Pool pool.Options
 	// CopyForTesting is told before each page that is copied between the pool and an engine's memory; nil in production.

@@ -14,6 +14,7 @@ import (
 
 // Frame implements channel.Handler.
 func (m *Manager) Frame(c *channel.Conn, h wire.Header, msg wire.Message) {
+	m.quiet.moved()
 	s, _ := c.Data.(*session)
 	if s == nil {
 		m.greet(c, h, msg)

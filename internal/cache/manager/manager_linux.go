@@ -43,6 +43,7 @@ type Manager struct {
 	counts  counts
 	tells   teller
 	journal *journal
+	quiet   *quiet
 }
 
 // books is what one lock guards. It is never held over I/O or over a look at pages.
@@ -103,7 +104,7 @@ func Start(o Options) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Manager{opt: o, epoch: o.Core.Epoch, start: time.Now(), pool: p, tick: make(chan struct{}, 1)}
+	m := &Manager{opt: o, epoch: o.Core.Epoch, start: time.Now(), pool: p, tick: make(chan struct{}, 1), quiet: newQuiet(o.AtRest)}
 	m.mu.core = core.New(o.Core, nil)
 	m.mu.sessions, m.mu.tokens = map[uint32]*session{}, map[[16]byte]*session{}
 	m.mu.pools, m.mu.copies = map[poolKey]*hostpool.Pool{}, map[core.CopyID]*copyJob{}
@@ -127,6 +128,9 @@ func Start(o Options) (*Manager, error) {
 		return nil, err
 	}
 	m.wg.Go(m.ticks)
+	if o.AtRest != nil {
+		m.wg.Go(func() { m.quiet.run(m.ctx) })
+	}
 	return m, nil
 }
 

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/zeebo/xxh3"
+
 	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
 	"github.com/perigee-llm/perigee/internal/cache/core"
 )
@@ -18,7 +20,7 @@ type story struct {
 
 const (
 	storyQueries = 1024 // some minutes of a busy host
-	storyEnds    = 8192 // evictions come in the hundreds a second: 48 bytes each
+	storyEnds    = 8192 // evictions come in the hundreds a second: 24 bytes each
 )
 
 // asked is a query and its answer.
@@ -33,19 +35,35 @@ type asked struct {
 	Answer   string
 	Took     time.Duration
 	Hits     []uint32
-	// names are kept of the blocks by which a miss is explained: those of the first group, up to a bound.
+	// names are those of the first group's blocks, up to a bound, until it is answered; then that of the block by which a miss is explained, the
+	// first that it did not get, if it is among them. Block from is the first of them.
 	names []core.Hash
+	from  int
 }
 
-// storyNames bounds the names kept with a query: 1,024 queries of 64 names are 2 MiB. A miss behind them is explained by the
-// block that it begins with only if it is among them.
+// missing is the name of the first block that it did not get, in the first group; nil: there is none, or it is not remembered.
+func (a *asked) missing() *core.Hash {
+	if at := a.firstMissing() - a.from; at < len(a.names) {
+		return &a.names[at]
+	}
+	return nil
+}
+
+func (a *asked) firstMissing() int {
+	if len(a.Hits) == 0 {
+		return 0
+	}
+	return int(a.Hits[0])
+}
+
+// storyNames bounds the names kept with a query that is not answered: all of them would be 256 KiB with the largest.
 const storyNames = 64
 
 // ended is why a block is not there. It has no pointer, so that the collector need not look at thousands of them.
 type ended struct {
 	at  time.Duration
-	key core.Hash
-	why uint8 // place in endWords
+	key uint64 // of its name: see endKey
+	why uint8  // place in endWords
 }
 
 // endWords tell of core.Reason, and of noRoomEnd.
@@ -55,6 +73,9 @@ var endWords = [...]string{
 }
 
 const noRoomEnd = core.Corrupted + 1
+
+// endKey is what is remembered of a block's name: another one of 8,192 is taken for it once in 10¹⁵ times, and then an explanation is wrong.
+func endKey(h *core.Hash) uint64 { return xxh3.Hash(h[:]) }
 
 // ring keeps the last n values. The zero value is an empty ring of no length.
 type ring[T any] struct {
@@ -98,6 +119,10 @@ func (s *story) asked(now time.Duration, who *session, e *wire.Query) {
 func (s *story) answered(now time.Duration, who core.SessionID, t core.Ticket, answer string, hits []uint32) {
 	if q := s.query(who.Number, t.Op); q != nil && q.Ticket == t && q.Answer == "loading" {
 		q.Answer, q.Hits, q.Took = answer, hits, now-q.At
+		first := q.missing()
+		if q.names = nil; first != nil {
+			q.names, q.from = []core.Hash{*first}, q.firstMissing()
+		}
 	}
 }
 
@@ -119,18 +144,19 @@ func (s *story) requests(id string, most int, tell func(*asked)) {
 // saw takes down that a block came or went.
 func (s *story) saw(now time.Duration, a core.Action) {
 	if r, ok := a.(*core.Removed); ok {
-		s.ends.add(ended{now, r.Hash, uint8(r.Reason)}, storyEnds)
+		s.ends.add(ended{now, endKey(&r.Hash), uint8(r.Reason)}, storyEnds)
 	}
 }
 
 func (s *story) noRoom(now time.Duration, h core.Hash) {
-	s.ends.add(ended{now, h, uint8(noRoomEnd)}, storyEnds)
+	s.ends.add(ended{now, endKey(&h), uint8(noRoomEnd)}, storyEnds)
 }
 
 // explain tells the last that is remembered of a block.
 func (s *story) explain(now time.Duration, h core.Hash) Explanation {
 	x := Explanation{Block: hex.EncodeToString(h[:])}
-	e := s.ends.last(func(e *ended) bool { return e.key == h })
+	key := endKey(&h)
+	e := s.ends.last(func(e *ended) bool { return e.key == key })
 	if e == nil {
 		x.Why = "nothing is remembered of it: never published to this Manager since its start, or so long ago that " +
 			"its end is forgotten; or published under another identity"
