@@ -105,7 +105,7 @@ func receiver(expected bool) func(feed int, payload []byte) {
 }
 
 // BenchmarkApply is one core's work for messages of the workload, to read and to apply, from the applier's inbox on. An operation is a message.
-// fill begins with an empty index; expected is where load reports have said how large the engines' pools are. full is what a gateway lives in:
+// fill begins with an empty index; expected is the same where load reports have said how large the pools are, which has to make no difference. full is what a gateway lives in:
 // all pools are full, so that of each block that is stored another is removed before; both are counted.
 func BenchmarkApply(b *testing.B) {
 	for _, per := range []int{1, 32} {

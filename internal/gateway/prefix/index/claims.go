@@ -15,8 +15,8 @@ func (ix *Index) resolve(t *tenure, hash prefix.Hash) uint32 {
 			return a.id
 		}
 	}
-	s := ix.aliases.search(mix(uint64(hash)))
-	for id := s.next(); id != 0; id = s.next() {
+	var s search
+	for id := ix.aliases.search(&s, mix(uint64(hash))); id != 0; id = s.next() {
 		c, i := ix.blocks.at(id)
 		if c.hash[i] != hash {
 			continue

@@ -116,8 +116,8 @@ const maxPath = 1 << 16
 
 // follow returns the block of that ref which counts already or is remembered, or 0.
 func (ix *Index) follow(x *holder, r ref) uint32 {
-	s := ix.names.search(r.hash())
-	for id := s.next(); id != 0; id = s.next() {
+	var s search
+	for id := ix.names.search(&s, r.hash()); id != 0; id = s.next() {
 		c, i := ix.blocks.at(id)
 		if refTo(c.name[i]) == r && (ix.sets.bits(c.set[i], x.old.no) != 0 || ix.sets.bits(c.set[i], x.cur.no)&(1<<prefix.Device) != 0) {
 			return id

@@ -117,8 +117,6 @@ func (h *history) change() {
 		n := h.IntN(40)
 		h.ix.SetLimit(x, n)
 		h.model.holders[x].limit = n
-	case 7:
-		h.ix.Expect(x, h.IntN(300)) // which changes nothing that anybody sees
 	default:
 		s := State(h.IntN(4))
 		h.ix.Mark(x, s)

@@ -16,7 +16,6 @@ type holder struct {
 	state  State
 	short  bool // since its claims began the index had no room for some
 	limit  int  // 0: the index's
-	expect int  // blocks that it will have
 
 	cur *tenure
 	old *tenure // what Doubt remembers, or nil
@@ -123,13 +122,6 @@ func (ix *Index) SetLimit(h Holder, claims int) {
 	ix.set(h, func(x *holder) { x.limit = max(0, claims) })
 }
 
-// Expect says how many blocks the holder will have when its pool is full, 0 if that is not known. Nothing is made for them now, since the
-// engine may stay idle; while the index fills up to there its tables grow in larger steps, which is a seventh less work. It is no bound, see
-// [Index.SetLimit].
-func (ix *Index) Expect(h Holder, blocks int) {
-	ix.set(h, func(x *holder) { x.expect = max(0, min(blocks, maxID)) })
-}
-
 // set changes of an open holder what readers do not see.
 func (ix *Index) set(h Holder, do func(*holder)) {
 	ix.mu.Lock()
@@ -137,22 +129,6 @@ func (ix *Index) set(h Holder, do func(*holder)) {
 	if int(h) < len(ix.holders) && ix.holders[h].open {
 		do(&ix.holders[h])
 	}
-}
-
-// foreseen is how many blocks the index will have when all holders have what is expected of them. Holders share blocks: of what is still to
-// come the same part will be new as was of what came. It is linear in holders, and asked for when a shard grows.
-func (ix *Index) foreseen() int {
-	claimed, missing := 0, 0
-	for i := range ix.holders {
-		if x := &ix.holders[i]; x.open {
-			claimed += x.cur.blocks
-			missing += max(0, x.expect-x.cur.blocks)
-		}
-	}
-	if claimed > ix.live {
-		missing = int(float64(missing) * float64(ix.live) / float64(claimed))
-	}
-	return min(ix.live+missing, ix.blocks.max)
 }
 
 // Mark says how far the holder is to be believed from now on. A holder that is cut off stays so until Withdraw.

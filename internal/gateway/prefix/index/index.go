@@ -52,7 +52,6 @@ func New(c Config) *Index {
 	ix.sets.init()
 	ix.epochs.init()
 	ix.tenures = []*tenure{nil} // number 0 is nobody's
-	ix.names.expected, ix.aliases.expected = ix.foreseen, ix.foreseen
 	ix.roster.Store(&roster{})
 	ix.hashName = func(ids *[batch]uint32, into *[batch]uint64) {
 		dir := *ix.blocks.dir.Load()
@@ -89,8 +88,8 @@ func (ix *Index) find(k chain.Key, guess uint32) (id, set uint32) {
 	if set = ix.blocks.see(guess, k); set != 0 {
 		return guess, set
 	}
-	s := ix.names.search(k.Lo)
-	for id := s.next(); id != 0; id = s.next() {
+	var s search
+	for id := ix.names.search(&s, k.Lo); id != 0; id = s.next() {
 		if set = ix.blocks.see(id, k); set != 0 {
 			return id, set
 		}

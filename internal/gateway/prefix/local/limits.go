@@ -40,14 +40,12 @@ func (r *Rank) blocksLocked() int {
 // maxPool is as many blocks as an index can address: a pool that is said to have more has a wrong size.
 const maxPool = 1 << 26
 
-// boundLocked tells the index what the rank may have, and will.
+// boundLocked tells the index what the rank may have.
 func (s *Store) boundLocked(r *Rank) {
 	if r.in == nil {
 		return
 	}
-	limit := s.limitLocked(r)
-	r.in.SetLimit(r.holder, limit)
-	r.in.Expect(r.holder, min(r.blocksLocked(), limit))
+	r.in.SetLimit(r.holder, s.limitLocked(r))
 }
 
 // countLocked counts a rank of an engine more or less, which changes the other ranks' parts.

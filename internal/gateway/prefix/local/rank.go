@@ -73,8 +73,8 @@ func (r *Rank) join(blockSize int) {
 	s.bindLocked(r.engine.URL)
 }
 
-// Expect says how large the rank's KV pool is, in tokens, as its engine reports it; 0 or less: not known. The index prepares for as many
-// blocks, without using memory before they come, and bounds the rank's claims by a multiple of them (see limits.go).
+// Expect says how large the rank's KV pool is, in tokens, as its engine reports it; 0 or less: not known. The rank's claims are bounded by a
+// multiple of as many blocks (see limits.go).
 func (r *Rank) Expect(tokens int64) {
 	s := r.store
 	s.mu.Lock()
