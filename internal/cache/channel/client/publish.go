@@ -75,10 +75,10 @@ const (
 	// pieceBytes and pieceBlocks bound the pieces that a long run is published in, and sealed in: some milliseconds of copying, of which the frames are a
 	// hundredth. What goes for a piece goes before it is written; so it is not all of a prompt of gigabytes.
 	pieceBytes, pieceBlocks = 64 << 20, 512
-	// firstBlocks bounds the first of them, for whose slots the copying waits: as long as their way there and back, whatever their size. Each
-	// that follows may be half as long again as the one before it, since a small page takes the Manager about half as long as its copying takes here;
-	// and of larger pages so much longer as their copying takes longer: half of how many times growPer bytes a page has.
-	firstBlocks, growPer = 32, 8 << 10
+	// firstBlocks bounds the first of them, for whose slots the copying waits: some 50 µs of the Manager's, where a frame with its answer and what it wakes
+	// costs 20 of both. Each that follows may be half as long again as the one before it, since granting a small page takes the Manager about two thirds of what
+	// copying it takes here; and of larger pages so much longer as their copying takes longer: half of how many times growPer bytes a page has.
+	firstBlocks, growPer = 64, 8 << 10
 	// lastBlocks is how little is sealed by itself at the end of a run, whose end waits for it; less takes no less time.
 	lastBlocks = 64
 	// piecesAhead is how many pieces are asked for before the one that is written is: one is on its way, and the Manager has one more to begin with.
