@@ -257,7 +257,7 @@ func (g *Gateway) listen(ctx context.Context) error {
 }
 
 func (g *Gateway) serve(ctx context.Context, l *listener, name, host string, port int, h http.Handler) error {
-	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	ln, err := (&net.ListenConfig{Control: boundUnread}).Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
 		return fmt.Errorf("%s listener: %w", name, err)
 	}

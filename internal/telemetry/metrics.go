@@ -25,6 +25,8 @@ type Metrics struct {
 	Attempts *prometheus.CounterVec
 	// Duration is seconds from arrival to the end of the answer, TTFT to the first byte of a streamed one, by model.
 	Duration, TTFT *prometheus.HistogramVec
+	// SlowReaders counts answers that were cut off because the client did not read them in its time: model.
+	SlowReaders *prometheus.CounterVec
 	// Streams counts how streams ended: worker, model, outcome.
 	Streams *prometheus.CounterVec
 	// Decisions counts picks by policy and reason; SelectionFailures failed picks by policy and class, one for each group.
@@ -91,6 +93,7 @@ func New() *Metrics {
 	m.Attempts = counter("new_attempts_total", "New attempts after a forwarding failure, by what failed.", "reason")
 	m.Duration = histogram("request_duration_seconds", "From the arrival of a request to the end of its answer.", durationBuckets, "model")
 	m.TTFT = histogram("ttft_seconds", "From the arrival of a streamed request to the first byte of a 2xx answer's body.", ttftBuckets, "model")
+	m.SlowReaders = counter("slow_readers_total", "Answers that were cut off because the client did not read them in its time.", "model")
 	m.Streams = counter("stream_outcome_total", "How streamed answers ended.", "worker", "model", "outcome")
 	m.Decisions = counter("policy_decisions_total", "Picks of an engine, by policy and reason. A pick is not a dispatch.", "policy", "reason")
 	m.SelectionFailures = counter("policy_selection_failures_total", "Picks that failed, by policy and class, one for each group asked.", "policy", "reason")

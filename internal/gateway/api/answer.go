@@ -175,6 +175,9 @@ func (c *call) closeStream(l *leg, resp *http.Response, end ending, sniff *sse.S
 	switch {
 	case end == endLeft:
 		outcome, label, what = fleet.Cancelled, "cancelled", "client_disconnect"
+		if c.stalled {
+			what = outcomeSlow
+		}
 		c.clientLeft = true
 	case end == endExpired:
 		outcome, label, what = fleet.Cancelled, "cancelled", "expired"

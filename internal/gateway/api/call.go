@@ -86,6 +86,7 @@ type call struct {
 	sent       int64 // bytes of the answer's body
 	usage      sse.Usage
 	clientLeft bool
+	stalled    bool // it did not leave: it was cut off because it read too slowly; clientLeft too
 	broken     bool // the answer broke off after its head was sent: the connection must not end cleanly
 	unanswered bool // nothing was written, and the server must not make an empty 200 of that
 }
@@ -380,6 +381,8 @@ func (c *call) tryAgain(last *failure) {
 // outcome says for the decision log how the last attempt ended.
 func (c *call) outcome() string {
 	switch {
+	case c.stalled:
+		return "the client read too slowly, and was cut off"
 	case c.clientLeft:
 		return "the client left"
 	case c.broken:
@@ -478,6 +481,9 @@ func (c *call) finish() {
 		addKnown(m.Prompt.WithLabelValues(c.model.ID), c.usage.Prompt)
 		addKnown(m.Cached.WithLabelValues(c.model.ID), c.usage.Cached)
 		addKnown(m.Completion.WithLabelValues(c.model.ID), c.usage.Completion)
+		if c.stalled {
+			m.SlowReaders.WithLabelValues(c.model.ID).Inc()
+		}
 	}
 	if c.entry != nil {
 		c.entry.Finish(explain.End{
@@ -509,9 +515,14 @@ func (c *call) endTrace(took time.Duration) {
 	c.trace.End(&e, c.started.Add(took))
 }
 
-// ending says in the words of the dispatches' metric how the request ended for its client.
+// outcomeSlow is how an answer ended whose client did not read it in its time.
+const outcomeSlow = "slow_reader"
+
+// ending says in the words of the dispatches' metric, and in one that they have not, how the request ended for its client.
 func (c *call) ending() string {
 	switch {
+	case c.stalled:
+		return outcomeSlow
 	case c.clientLeft || c.status == statusClientLeft:
 		return "cancelled"
 	case c.broken:

@@ -108,6 +108,7 @@ func (c *call) send(p []byte) error {
 		n, err := c.w.Write(p[:min(len(p), piece)])
 		c.sent += int64(n)
 		if err != nil {
+			c.whyFailed()
 			return err
 		}
 		p = p[n:]
@@ -123,7 +124,17 @@ const piece = 64 << 10
 func (c *call) flush() error {
 	c.extend()
 	defer c.rest()
-	return c.rc.Flush()
+	err := c.rc.Flush()
+	if err != nil {
+		c.whyFailed()
+	}
+	return err
+}
+
+// whyFailed takes down whether a write failed because the client's time for reading was over. The clock tells, since net/http's HTTP/2 resets the stream
+// then and says nothing else of it.
+func (c *call) whyFailed() {
+	c.stalled = !c.writeBy.IsZero() && !time.Now().Before(c.writeBy)
 }
 
 // extend gives the client its time for reading what is written next.

@@ -68,6 +68,7 @@ func TestHTTP2(t *testing.T) {
 			}
 			_ = resp.Body.Close()
 			synctest.Wait()
+			r.wantSlowReader(true)
 		})
 	})
 }

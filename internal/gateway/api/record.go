@@ -105,7 +105,7 @@ func (c *call) logAccess(took time.Duration) {
 	r.count("prompt_tokens", c.usage.Prompt)
 	r.count("cached_tokens", c.usage.Cached)
 	r.count("completion_tokens", c.usage.Completion)
-	if c.clientLeft {
+	if c.clientLeft && !c.stalled {
 		r.bool("client_left", true)
 	}
 	if c.broken {

@@ -325,6 +325,7 @@ func TestSlowReader(t *testing.T) {
 				if got := r.metric(`worker_requests_total{mode="plain",model="m",outcome="` + c.outcome + `",worker="w0"}`); got != "1" {
 					t.Errorf("%s %q times", c.outcome, got)
 				}
+				r.wantSlowReader(c.name == "stream")
 				_ = conn.Close()
 			})
 		})
@@ -482,4 +483,24 @@ func TestSlowLongAnswer(t *testing.T) {
 			t.Errorf("%d strikes", n)
 		}
 	})
+}
+
+// wantSlowReader checks that the last answer is told of as one that its client did not read.
+func (r *rig) wantSlowReader(stream bool) {
+	r.t.Helper()
+	if last := r.access.last(); last["outcome"] != outcomeSlow || last["client_left"] != nil {
+		r.t.Errorf("the access log has %v", last)
+	}
+	if got := r.metric(`slow_readers_total{model="m"}`); got != "1" {
+		r.t.Errorf("%q slow readers", got)
+	}
+	if got := r.metric(`stream_outcome_total{model="m",outcome="slow_reader",worker="w0"}`); stream && got != "1" {
+		r.t.Errorf("%q streams", got)
+	}
+	if got := r.metric(`stream_outcome_total{model="m",outcome="client_disconnect",worker="w0"}`); got != "" {
+		r.t.Errorf("%q streams of clients that left", got)
+	}
+	if rec := r.s.Explain.Records(noQuery); !strings.Contains(rec[0].Attempts[0].Outcome, "too slowly") {
+		r.t.Errorf("the decision log has %+v", rec[0].Attempts)
+	}
 }

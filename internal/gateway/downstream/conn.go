@@ -126,6 +126,7 @@ func (c *conn) attach() (end func()) {
 	}
 	c.in.sock, c.in.raw = c.near, raw
 	c.bare.Of(raw)
+	c.bare.OnWait(c.willWait)
 	if c.secure != nil {
 		c.secure.link.own(raw, &c.bare, &c.writing)
 		c.secure.records.of(c.secure.conn)
@@ -377,6 +378,9 @@ func (c *conn) handle(r *http.Request) (whole bool) {
 }
 
 var zero = []string{"0"}
+
+// willWait is called before a write waits for the client.
+func (c *conn) willWait() { c.writing.Arm(c.near.SetWriteDeadline) }
 
 // writeBy sets the time-out for writing, the zero time for none.
 func (c *conn) writeBy(t time.Time) error { return c.writing.Set(t, c.near.SetWriteDeadline) }

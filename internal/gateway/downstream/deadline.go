@@ -41,6 +41,25 @@ func (d *Deadline) Set(t time.Time, arm func(time.Time) error) error {
 	return arm(t)
 }
 
+// Arm tells the runtime of the deadline that is wanted, whatever it waits for. It is for who is about to wait: what met a sooner one would look again, find
+// that the system takes a little more by now, though nobody has read, and take that for a client that reads.
+func (d *Deadline) Arm(arm func(time.Time) error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.armed == d.want {
+		return
+	}
+	d.armed = d.want
+	_ = arm(d.wanted())
+}
+
+func (d *Deadline) wanted() (t time.Time) {
+	if d.want != 0 {
+		t = epoch.Add(time.Duration(d.want))
+	}
+	return t
+}
+
 // Passed tells whether what was met is the deadline that is wanted. Where it is not, the runtime has been told of that one,
 // which may have passed too, and what met the other is to be tried again.
 func (d *Deadline) Passed(arm func(time.Time) error) bool {
@@ -50,9 +69,5 @@ func (d *Deadline) Passed(arm func(time.Time) error) bool {
 		return true
 	}
 	d.armed = d.want
-	var t time.Time
-	if d.want != 0 {
-		t = epoch.Add(time.Duration(d.want))
-	}
-	return arm(t) != nil
+	return arm(d.wanted()) != nil
 }

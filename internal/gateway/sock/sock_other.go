@@ -29,6 +29,9 @@ type Writer struct{}
 // Of does nothing.
 func (*Writer) Of(syscall.RawConn) {}
 
+// OnWait does nothing.
+func (*Writer) OnWait(func()) {}
+
 // Write is for systems where Raw returns something.
 func (*Writer) Write(*net.Buffers) error { return errors.ErrUnsupported }
 

@@ -75,11 +75,15 @@ type Writer struct {
 	rest net.Buffers
 	err  error
 	once bool // it does not wait
+	wait func()
 	n    uint // writes so far
 }
 
 // Of makes it the connection's.
 func (w *Writer) Of(raw syscall.RawConn) { w.raw, w.try = raw, w.step }
+
+// OnWait has f called each time before a write waits until the system takes more. It may set the connection's time-out.
+func (w *Writer) OnWait(f func()) { w.wait = f }
 
 // Write writes all of rest, and takes what was written out of it, also when it fails.
 func (w *Writer) Write(rest *net.Buffers) error {
@@ -116,6 +120,9 @@ func (w *Writer) step(fd uintptr) (done bool) {
 			w.taken(n)
 		case syscall.EINTR:
 		case syscall.EAGAIN:
+			if w.wait != nil && !w.once {
+				w.wait()
+			}
 			return w.once
 		default:
 			w.err = &net.OpError{Op: "write", Net: "tcp", Err: errno}

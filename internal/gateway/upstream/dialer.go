@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"errors"
 	"net"
 	"syscall"
 	"time"
@@ -20,13 +21,17 @@ const (
 	probeAfter, probeEvery = 10 * time.Second, 5 * time.Second
 )
 
+// unread bounds what an engine's socket holds of an answer that its client does not read, in bytes, and with that how far an engine is ahead of its client: what is on
+// its way through a data centre's network at a gigabyte a second.
+const unread = 256 << 10
+
 // dialer returns what opens connections to engines.
 func dialer() *net.Dialer {
 	return &net.Dialer{
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: probeAfter, Interval: probeEvery, Count: int(patience / probeEvery)},
 		ControlContext: func(_ context.Context, _, _ string, c syscall.RawConn) error {
 			var err error
-			if e := c.Control(func(fd uintptr) { err = sock.Patience(fd, patience) }); e != nil {
+			if e := c.Control(func(fd uintptr) { err = errors.Join(sock.Patience(fd, patience), sock.ReceiveRoom(fd, unread)) }); e != nil {
 				return e
 			}
 			return err

@@ -24,6 +24,10 @@ func TestPatience(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var room int
+	if e := raw.Control(func(fd uintptr) { room, err = syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF) }); e != nil || err != nil || room > 2*unread {
+		t.Errorf("SO_RCVBUF is %d (%v, %v)", room, e, err) // less where net.core.rmem_max is
+	}
 	const userTimeout = 18
 	for name, c := range map[string]struct{ level, option, want int }{
 		"TCP_USER_TIMEOUT": {syscall.IPPROTO_TCP, userTimeout, int(patience / time.Millisecond)},
