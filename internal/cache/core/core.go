@@ -71,6 +71,8 @@ type Core struct {
 	items   []item    // scratch of query.look
 	plan    []planning.Run
 	found   []dram.Page // scratch of find
+	spared  []dram.Page // held until the step ends: see spare
+	climbed map[dram.Page]bool
 }
 
 // space is a namespace that was named.
@@ -122,7 +124,7 @@ func New(cfg Config, p dram.Policy) *Core {
 		spaces: map[Namespace]uint32{}, scopes: map[Scope]int{}, arenas: map[uint32]*arena{},
 		sessions: map[SessionID]*session{}, instances: map[string]*session{},
 		reads: map[dram.Page]*read{}, readByID: map[ReadID]*read{}, backed: map[dram.Key]backing{},
-		copies: map[CopyID]*copying{}, memories: map[[2]uint64]bool{},
+		copies: map[CopyID]*copying{}, memories: map[[2]uint64]bool{}, climbed: map[dram.Page]bool{},
 	}
 	c.books.Seed(cfg.Secret)
 	return c
@@ -159,10 +161,12 @@ func (c *Core) Step(now Time, ev Event, dst []Action) []Action {
 	default:
 		c.client(ev)
 	}
+	c.spareNoMore()
 	c.looked, c.later = 0, false
 	for c.freed && !c.later {
 		c.freed = false
 		c.admitWaiting()
+		c.spareNoMore()
 	}
 	dst, c.out = c.out, nil
 	return dst

@@ -15,12 +15,13 @@ func (c *Core) room(n *dram.Newcomer) bool {
 		return true
 	}
 	// What the newcomer continues must not go to make room for it; what is not visible does not go.
-	if q, ok := c.books.FindNear(n.Before, dram.Key{Space: n.Key.Space, Group: n.Key.Group, Hash: n.Parent}); ok && c.books.State(q) == dram.Visible {
+	q, _ := c.books.FindNear(n.Before, dram.Key{Space: n.Key.Space, Group: n.Key.Group, Hash: n.Parent})
+	if q != dram.None && c.books.State(q) == dram.Visible {
 		c.books.Hold(q)
 		defer c.unhold(q)
 	}
 	for limit > 0 && c.books.ScopeResident(n.Scope)+need > limit {
-		p, ok := c.ownVictim(n)
+		p, ok := c.ownVictim(n, q)
 		if !ok {
 			return false
 		}
@@ -30,7 +31,7 @@ func (c *Core) room(n *dram.Newcomer) bool {
 		if _, _, free := c.books.Arena(n.Arena); free >= n.Parts {
 			return true
 		}
-		p, ok := c.books.Victim(n.Arena, n.Scope, c.now)
+		p, ok := c.victim(n.Arena, n.Scope, q)
 		if !ok {
 			return false
 		}
@@ -62,7 +63,8 @@ func (c *Core) roomAhead(s *session, blocks []Block, scope int) int {
 	if n < 2 || free >= n*parts || c.scopeList[scope].budget.Resident > 0 {
 		return max(1, n)
 	}
-	if q, ok := c.books.Find(dram.Key{Space: s.space, Group: blocks[0].Group, Hash: blocks[0].Parent}); ok && c.books.State(q) == dram.Visible {
+	q, _ := c.books.Find(dram.Key{Space: s.space, Group: blocks[0].Group, Hash: blocks[0].Parent})
+	if q != dram.None && c.books.State(q) == dram.Visible {
 		c.books.Hold(q)
 		defer c.unhold(q)
 	}
@@ -72,7 +74,7 @@ func (c *Core) roomAhead(s *session, blocks []Block, scope int) int {
 			c.warmed ^= c.books.WarmVictims(a, scope, min(warmRun, n-i)*parts, c.now)
 		}
 		for free < (i+1)*parts {
-			p, ok := c.books.Victim(a, scope, c.now)
+			p, ok := c.victim(a, scope, q)
 			if !ok {
 				return n
 			}
@@ -84,17 +86,55 @@ func (c *Core) roomAhead(s *session, blocks []Block, scope int) int {
 	return n
 }
 
-// ownVictim is the tenant's next block to go, in the newcomer's arena or else in any.
-func (c *Core) ownVictim(n *dram.Newcomer) (dram.Page, bool) {
-	if p, ok := c.books.VictimOf(n.Arena, n.Scope, c.now); ok {
+// victim is the next block to go for one that continues parent (None: none). What only blocks of other arenas or tenants continue goes where there is no
+// leaf to go: those may stay for ever, and so would it.
+func (c *Core) victim(arena, scope int, parent dram.Page) (dram.Page, bool) {
+	if p, ok := c.books.Victim(arena, scope, false, c.now); ok {
 		return p, true
 	}
-	for _, a := range c.arenaList {
-		if p, ok := c.books.VictimOf(a.at, n.Scope, c.now); ok {
+	c.spare(parent)
+	return c.books.Victim(arena, scope, true, c.now)
+}
+
+// ownVictim is the tenant's next block to go, in the newcomer's arena or else in any.
+func (c *Core) ownVictim(n *dram.Newcomer, parent dram.Page) (dram.Page, bool) {
+	for _, last := range [...]bool{false, true} {
+		if last {
+			c.spare(parent)
+		}
+		if p, ok := c.books.VictimOf(n.Arena, n.Scope, last, c.now); ok {
 			return p, true
+		}
+		for _, a := range c.arenaList {
+			if p, ok := c.books.VictimOf(a.at, n.Scope, last, c.now); ok {
+				return p, true
+			}
 		}
 	}
 	return dram.None, false
+}
+
+// spare holds the chain that a newcomer continues until the step ends: where its blocks lie in several arenas, its head would go for its tail. What a step
+// has gone over once it does not go over again.
+func (c *Core) spare(p dram.Page) {
+	for ; p != dram.None && !c.climbed[p]; p = c.books.ParentPage(p) {
+		c.climbed[p] = true
+		if c.books.State(p) == dram.Visible {
+			c.books.Hold(p)
+			c.spared = append(c.spared, p)
+		}
+	}
+}
+
+func (c *Core) spareNoMore() {
+	if len(c.climbed) == 0 {
+		return
+	}
+	for _, p := range c.spared {
+		c.unhold(p)
+	}
+	c.spared = c.spared[:0]
+	clear(c.climbed)
 }
 
 // drop withdraws a visible block. Its slots are free when nobody holds it any more.
@@ -116,7 +156,7 @@ func (c *Core) evict(e *Evict) {
 		return
 	}
 	for range e.Blocks {
-		p, ok := c.books.Victim(a.at, -1, c.now)
+		p, ok := c.victim(a.at, -1, dram.None)
 		if !ok {
 			return
 		}

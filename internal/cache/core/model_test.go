@@ -36,7 +36,9 @@ type model struct {
 	backed  map[blockKey]Extent
 	disk    bool // backed can be read
 	alive   map[SessionID]bool
-	parents map[blockKey]blockKey // of blocks in memory, visible or filling, as they began
+	parents map[blockKey]blockKey  // of blocks in memory, visible or filling, as they began
+	home    map[blockKey]modelHome // of the same blocks
+	last    int                    // evicted that blocks elsewhere continued
 	filling map[blockKey]*modelFill
 	copies  map[CopyID]*modelCopy
 	late    map[SessionID]bool // fenced, but for copies of the shell's
@@ -88,6 +90,12 @@ type modelLease struct {
 	spoiled       bool
 }
 
+// modelHome is where a block lies and whose it is.
+type modelHome struct {
+	arena uint32
+	scope Scope
+}
+
 type modelFill struct {
 	sess SessionID
 	at   Time // of the last grant or seal
@@ -109,7 +117,7 @@ func newModel(fail func(string, ...any)) *model {
 		writers: map[place]SessionID{}, refs: map[place]SlotRef{}, grants: map[SlotRef]*modelGrant{}, leases: map[LeaseID]*modelLease{},
 		queries: map[ticketKey]*modelQuery{}, reads: map[ReadID]Read{}, readKey: map[ReadID]blockKey{}, backed: map[blockKey]Extent{},
 		alive: map[SessionID]bool{}, parents: map[blockKey]blockKey{}, filling: map[blockKey]*modelFill{}, fail: fail,
-		copies: map[CopyID]*modelCopy{}, late: map[SessionID]bool{}, own: map[SessionID]int64{},
+		copies: map[CopyID]*modelCopy{}, late: map[SessionID]bool{}, own: map[SessionID]int64{}, home: map[blockKey]modelHome{},
 	}
 }
 
@@ -229,6 +237,7 @@ func (m *model) remove(a Removed) {
 // forgetParent takes a block out of the tree: those that continue it have no parent any more.
 func (m *model) forgetParent(k blockKey) {
 	delete(m.parents, k)
+	delete(m.home, k)
 	for child, p := range m.parents {
 		if p == k {
 			m.parents[child] = blockKey{}
@@ -236,17 +245,38 @@ func (m *model) forgetParent(k blockKey) {
 	}
 }
 
-// mayGo says that a block is a leaf that nobody holds.
-func (m *model) mayGo(k blockKey) bool {
-	for _, p := range m.parents {
-		if p == k {
-			return false
+// children counts the blocks that continue one: in its own arena and of its own tenant, and elsewhere.
+func (m *model) children(k blockKey) (own, elsewhere int) {
+	for c, p := range m.parents {
+		switch {
+		case p != k:
+		case m.home[c] == m.home[k]:
+			own++
+		default:
+			elsewhere++
 		}
 	}
-	return m.holds(k) == 0
+	return own, elsewhere
 }
 
-// checkVictim wants an evicted block to be one that may go, and with LRU the one of its arena that was used longest ago.
+// mayGo says that nobody holds a block, and that no other of its arena and tenant continues it.
+func (m *model) mayGo(k blockKey) bool {
+	own, _ := m.children(k)
+	return own == 0 && m.holds(k) == 0
+}
+
+// spared says that what is being published continues a block: it does not go for it.
+func (m *model) spared(k blockKey) bool {
+	for p := m.spare; p != (blockKey{}); p = m.parents[p] {
+		if p == k {
+			return true
+		}
+	}
+	return false
+}
+
+// checkVictim wants an evicted block to be one that may go, and with LRU the one of its arena that was used longest ago: of the leaves, or else
+// of those that only blocks elsewhere continue.
 func (m *model) checkVictim(k blockKey, b *modelBlock) {
 	if !m.mayGo(k) {
 		for c, p := range m.parents {
@@ -256,11 +286,24 @@ func (m *model) checkVictim(k blockKey, b *modelBlock) {
 		}
 		m.fail("%v evicted with %d holders, or children", k, m.holds(k))
 	}
+	if m.spared(k) {
+		m.fail("%v evicted for what continues it", k)
+	}
+	_, elsewhere := m.children(k)
+	if elsewhere > 0 {
+		m.last++
+	}
 	if !m.lru {
 		return
 	}
 	for other, o := range m.visible {
-		if other != m.spare && o.slots[0].Slot.Arena == b.slots[0].Slot.Arena && o.used < b.used && m.mayGo(other) {
+		if m.spared(other) || m.home[other].arena != m.home[k].arena || !m.mayGo(other) {
+			continue
+		}
+		switch _, otherElsewhere := m.children(other); {
+		case elsewhere > 0 && otherElsewhere == 0:
+			m.fail("%v evicted, which others continue, before the leaf %v", k, other)
+		case (elsewhere > 0) == (otherElsewhere > 0) && o.used < b.used:
 			m.fail("%v used at %v evicted before %v used at %v", k, b.used, other, o.used)
 		}
 	}

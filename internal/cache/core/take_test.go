@@ -53,6 +53,7 @@ func (s *sim) granted(e *Publish, a Granted) {
 				s.t.Errorf("%v granted, and it is visible or another's", k)
 			}
 			if f == nil {
+				s.m.home[k] = modelHome{g.Slot.Arena, e.Scope}
 				s.begin(k, b.Parent)
 				s.m.filling[k] = &modelFill{sess: c.id}
 			}
@@ -81,7 +82,7 @@ func (s *sim) noRoom(c *client, k blockKey) {
 	}
 	arena := s.c.sessions[c.id].arenas[0].id
 	for other, b := range s.m.visible {
-		if b.slots[0].Slot.Arena == arena && other != s.m.spare && s.m.mayGo(other) {
+		if b.slots[0].Slot.Arena == arena && !s.m.spared(other) && s.m.mayGo(other) {
 			s.t.Errorf("no room for %v, and %v may go", k, other)
 		}
 	}
@@ -106,6 +107,7 @@ func (s *sim) reading(a Read) {
 		s.m.granted(t.Slot, SessionID{})
 	}
 	s.m.reads[a.Read], s.m.readKey[a.Read] = a, k
+	s.m.home[k] = modelHome{a.Slots[0].Slot.Arena, s.c.scopeList[s.c.books.ScopeOf(at.Page)].id}
 	var parent Hash
 	for i := 1; i <= nodes; i++ {
 		if way := path(i); way[len(way)-1] == k.hash && len(way) > 1 {

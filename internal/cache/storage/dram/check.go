@@ -1,10 +1,13 @@
 package dram
 
-import "strconv"
+import (
+	"maps"
+	"strconv"
+)
 
 // Check returns what is wrong with the books, or "". It walks over everything, and is for tests.
 func (s *Store) Check() string {
-	c := checker{s: s, children: make([]int32, len(s.pages)), resident: make([]int64, len(s.scopes))}
+	c := checker{s: s, children: make([]int32, len(s.pages)), elsewhere: map[Page]int32{}, resident: make([]int64, len(s.scopes))}
 	for p := range s.pages {
 		if s.pages[p].state != free {
 			c.page(Page(p))
@@ -15,6 +18,7 @@ func (s *Store) Check() string {
 			c.want(max(g.below, 0) == c.children[p], Page(p), "counts other children than it has")
 		}
 	}
+	c.want(maps.Equal(c.elsewhere, s.elsewhere), None, "other children of other lanes are counted than there are")
 	for i := range s.scopes {
 		c.want(s.scopes[i].resident == c.resident[i], None, "a scope's bytes are wrong")
 	}
@@ -28,6 +32,7 @@ func (s *Store) Check() string {
 type checker struct {
 	s              *Store
 	children       []int32
+	elsewhere      map[Page]int32
 	resident       []int64
 	found, visible int
 	wrong          string
@@ -52,7 +57,11 @@ func (c *checker) page(p Page) {
 	c.want(parts == int(g.parts), p, "has another number of slots")
 	c.resident[s.ScopeOf(p)] += s.Bytes(p)
 	if q := s.parentOf(p); q != None && g.state != Doomed {
-		c.children[q]++
+		if o := &s.pages[q]; o.arena == g.arena && o.lane == g.lane {
+			c.children[q]++
+		} else {
+			c.elsewhere[q]++
+		}
 	}
 	if g.state == Doomed {
 		c.want(!g.leaf(), p, "doomed and among the leaves")
@@ -67,7 +76,7 @@ func (c *checker) page(p Page) {
 	}
 	c.want(may == g.leaf(), p, "is wrongly among the leaves, or not")
 	if l := a.lanes[g.lane]; g.leaf() {
-		h, at := l.heaps[g.heapOf()], ^g.below
+		h, at := *s.heapOf(l, p), ^g.below
 		e := h[at]
 		c.want(e.page == p && e.score == g.score(), p, "has another score in the heap")
 		c.want(at == 0 || !e.before(h[(at-1)/4]), p, "breaks the heap's order")

@@ -1,10 +1,20 @@
 package dram
 
-// lane holds the leaves that may go, of one scope in one arena: a heap for the Reclaimable ones, and one for each class of the
-// policy. The heaps have four children a node: a pop touches half as many cache lines as with two.
+// lane holds the blocks that may go, of one scope in one arena: the leaves, a heap for the Reclaimable ones and one for each class of the policy;
+// and in as many heaps again those that only blocks of other lanes continue. The heaps have four children a node: a pop touches half as many
+// cache lines as with two.
 type lane struct {
 	scope int32
-	heaps [][]leaf // Reclaimable, then the classes
+	heaps [][]leaf // Reclaimable, then the classes; and once more
+}
+
+// order is the heaps of the leaves; or, if last, of the blocks that only other lanes' continue.
+func (l *lane) order(last bool) [][]leaf {
+	half := len(l.heaps) / 2
+	if last {
+		return l.heaps[half:]
+	}
+	return l.heaps[:half]
 }
 
 // leaf is 8 bytes.
@@ -21,24 +31,28 @@ func (a leaf) before(b leaf) bool {
 	return a.page < b.page
 }
 
-// heapOf is the place of a block's heap in its lane.
-func (g *page) heapOf() int {
-	if g.residency == Reclaimable {
-		return 0
+// heapOf is the block's heap in its lane.
+func (s *Store) heapOf(l *lane, p Page) *[]leaf {
+	at, g := 0, &s.pages[p]
+	if g.residency != Reclaimable {
+		at = 1 + int(g.class)
 	}
-	return 1 + int(g.class)
+	if len(s.elsewhere) > 0 && s.elsewhere[p] > 0 {
+		at += len(l.heaps) / 2
+	}
+	return &l.heaps[at]
 }
 
 func (s *Store) push(l *lane, p Page) {
 	g := &s.pages[p]
-	h := &l.heaps[g.heapOf()]
+	h := s.heapOf(l, p)
 	*h = append(*h, leaf{g.score(), p})
 	s.up(*h, len(*h)-1)
 }
 
 // pull takes p out of its heap.
 func (s *Store) pull(l *lane, p Page) {
-	at := &l.heaps[s.pages[p].heapOf()]
+	at := s.heapOf(l, p)
 	i := int(^s.pages[p].below)
 	s.pages[p].below = 0
 	n := len(*at) - 1

@@ -66,8 +66,8 @@ type page struct {
 	parentGen uint32
 	gen       uint32
 	holds     int32
-	// below counts the pages whose parent this is. A block that is among the leaves has none: its below is ^i then, for its place i in
-	// its lane's heap.
+	// below counts the pages of its lane whose parent this is; for those of others see Store.elsewhere. A block that is among those that may go has
+	// none: its below is ^i then, for its place i in its heap.
 	below int32
 
 	chain chain.Key // last: what is looked at for a query lies together
@@ -80,7 +80,7 @@ const (
 	MaxGroup  = math.MaxUint8
 )
 
-// leaf says that the block is among the leaves that may go.
+// leaf says that the block is among those that may go.
 func (g *page) leaf() bool { return g.below < 0 }
 
 func (g *page) score() float32 { return math.Float32frombits(g.word) }
@@ -139,6 +139,9 @@ func (s *Store) Parent(p Page) Hash {
 	}
 	return Hash{}
 }
+
+// ParentPage is the block that it continues, None if that is not in memory.
+func (s *Store) ParentPage(p Page) Page { return s.parentOf(p) }
 
 // SetWord gives a Filling block a number of its owner's. It is 0 as the block begins, and is forgotten as it is shown.
 func (s *Store) SetWord(p Page, n uint32) {

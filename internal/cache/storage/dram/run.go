@@ -74,7 +74,7 @@ func (s *Store) WarmShown(p Page) uint32 {
 // WarmVictims is Warm for the blocks that are likely to go if n are needed: the next one, and those that it continues, which are leaves in their
 // turn. Each costs half a microsecond of waiting for memory otherwise, one after the other.
 func (s *Store) WarmVictims(arena, scope, n int, now Time) (seen uint32) {
-	p, ok := s.Victim(arena, scope, now)
+	p, ok := s.Victim(arena, scope, false, now)
 	if !ok {
 		return 0
 	}

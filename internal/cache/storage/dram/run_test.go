@@ -59,8 +59,8 @@ func TestFindRun(t *testing.T) {
 		}
 	}
 	for one.Blocks() > 0 {
-		p, _ := one.Victim(0, 0, 1000)
-		q, _ := two.Victim(0, 0, 1000)
+		p, _ := one.Victim(0, 0, false, 1000)
+		q, _ := two.Victim(0, 0, false, 1000)
 		if p != q {
 			t.Fatalf("block %d goes, want %d", p, q)
 		}

@@ -20,6 +20,8 @@ type Store struct {
 	scopes      []scope
 	ghosts      ghosts
 	visible     int
+	// elsewhere counts, for blocks that have some, those that continue them and are of another lane.
+	elsewhere map[Page]int32
 }
 
 // scope is one tenant's part.
@@ -34,7 +36,7 @@ func New(p Policy) *Store {
 	if p == nil {
 		p = LRU{}
 	}
-	return &Store{policy: p, freePages: None}
+	return &Store{policy: p, freePages: None, elsewhere: map[Page]int32{}}
 }
 
 // Seed gives a secret by which blocks are spread over the index: with it, clients cannot choose names that meet. It is for a Store that is empty.
@@ -132,7 +134,7 @@ func (a *arena) laneOf(scope int32, classes int) uint16 {
 			return uint16(i)
 		}
 	}
-	a.lanes = append(a.lanes, &lane{scope: scope, heaps: make([][]leaf, 1+classes)})
+	a.lanes = append(a.lanes, &lane{scope: scope, heaps: make([][]leaf, 2*(1+classes))})
 	return uint16(len(a.lanes) - 1)
 }
 
@@ -151,8 +153,23 @@ func (s *Store) link(p Page, parent Hash, guess Page) {
 		return
 	}
 	g.parent, g.parentGen = q, s.pages[q].gen
-	s.out(q)
-	s.pages[q].below++
+	s.continued(q, p, 1)
+}
+
+// continued counts one block more or less, p, among those that continue q.
+func (s *Store) continued(q, p Page, by int32) {
+	a, b := &s.pages[q], &s.pages[p]
+	if a.leaf() {
+		s.pull(s.laneOf(a), q)
+	}
+	if a.arena == b.arena && a.lane == b.lane {
+		if a.below += by; by > 0 {
+			return // it cannot go
+		}
+	} else if s.elsewhere[q] += by; s.elsewhere[q] == 0 {
+		delete(s.elsewhere, q)
+	}
+	s.settle(q)
 }
 
 // maxClimb bounds the search for a circle in Adopt, and so what a message that lies about parents can cost. A block that lies deeper than that
@@ -170,7 +187,7 @@ func (s *Store) Adopt(p Page, parent Hash) {
 		return
 	}
 	// A client may claim a circle, and nothing in it could ever go. Only a block with children can close one.
-	for up, n := q, 0; g.below > 0; n++ {
+	for up, n := q, 0; g.below > 0 || s.elsewhere[p] > 0; n++ {
 		if up == p || n == maxClimb {
 			return
 		}
@@ -183,8 +200,7 @@ func (s *Store) Adopt(p Page, parent Hash) {
 
 func (s *Store) unlink(p Page) {
 	if q := s.parentOf(p); q != None {
-		s.pages[q].below--
-		s.settle(q)
+		s.continued(q, p, -1)
 	}
 	s.pages[p].parent = None
 }
@@ -251,7 +267,7 @@ func (s *Store) Unhold(p Page) (last bool) {
 	return g.holds == 0 && g.state == Doomed
 }
 
-// settle puts p among the leaves that may go, or takes it out, as it is now.
+// settle puts p among the blocks that may go, or takes it out, as it is now. One that blocks of other lanes continue may go, but last.
 func (s *Store) settle(p Page) {
 	g := &s.pages[p]
 	may := g.state == Visible && g.holds == 0 && g.below <= 0
@@ -283,6 +299,7 @@ func (s *Store) Doom(p Page) {
 		s.ghosts.remember(s.digest(&k), g.score(), g.uses)
 	}
 	g.state = Doomed
+	delete(s.elsewhere, p)
 	s.index.remove(s.place(&k))
 	s.unlink(p)
 }

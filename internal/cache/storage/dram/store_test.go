@@ -111,19 +111,26 @@ func (n *naive) victim(scope int) (first *naiveBlock) {
 	for _, b := range n.blocks {
 		count[b.scope]++
 	}
-	best := func(want func(*naiveBlock) bool) (first *naiveBlock) {
+	best := func(keeps func(b, child *naiveBlock) bool, want func(*naiveBlock) bool) (first *naiveBlock) {
 		for _, b := range n.blocks {
-			leaf := !slices.ContainsFunc(n.blocks, func(o *naiveBlock) bool { return o.parent == b })
-			if leaf && b.holds == 0 && want(b) && (first == nil || b.used < first.used) {
+			may := b.holds == 0 && !slices.ContainsFunc(n.blocks, func(o *naiveBlock) bool { return o.parent == b && keeps(b, o) })
+			if may && want(b) && (first == nil || b.used < first.used) {
 				first = b
 			}
 		}
 		return first
 	}
-	if b := best(func(b *naiveBlock) bool { return b.scope == 0 && count[0] > 0 || b.scope == 1 && count[1] > 4 }); b != nil {
-		return b
+	any := func(_, _ *naiveBlock) bool { return true }
+	own := func(b, child *naiveBlock) bool { return b.scope == child.scope }
+	for _, keeps := range []func(b, child *naiveBlock) bool{any, own} {
+		if b := best(keeps, func(b *naiveBlock) bool { return b.scope == 0 && count[0] > 0 || b.scope == 1 && count[1] > 4 }); b != nil {
+			return b
+		}
+		if b := best(keeps, func(b *naiveBlock) bool { return b.scope == scope }); b != nil {
+			return b
+		}
 	}
-	return best(func(b *naiveBlock) bool { return b.scope == scope })
+	return nil
 }
 
 func (n *naive) compare(t *testing.T, s *Store) {
@@ -132,11 +139,69 @@ func (n *naive) compare(t *testing.T, s *Store) {
 		t.Fatalf("%d blocks, want %d", s.Blocks(), len(n.blocks))
 	}
 	for scope := range 2 {
-		p, ok := s.Victim(0, scope, 0)
+		p, ok := s.victim(0, scope, 0)
 		want := n.victim(scope)
 		if ok != (want != nil) || ok && s.Key(p) != want.key {
 			t.Fatalf("victim %v %v, want %+v", p, ok, want)
 		}
+	}
+}
+
+// victim is the leaf that goes next, or else what goes last.
+func (s *Store) victim(arena, scope int, now Time) (Page, bool) {
+	if p, ok := s.Victim(arena, scope, false, now); ok {
+		return p, true
+	}
+	return s.Victim(arena, scope, true, now)
+}
+
+// TestContinuedElsewhere: a chain that blocks of another arena continue, or of a tenant that is spared, goes where nothing else may go, from its
+// end on, and not before.
+func TestContinuedElsewhere(t *testing.T) {
+	s := New(nil)
+	s.AddArena(4, 1, 0)
+	s.AddArena(4, 1, 0)
+	s.AddScope(0)
+	s.AddScope(100) // is spared
+	add := func(id, parent uint64, arena, scope int, now Time) Page {
+		p := s.Begin(&Newcomer{Key: Key{Hash: blockHash(id)}, Parent: blockHash(parent), Arena: arena, Scope: scope, Parts: 1})
+		i, _ := s.Grant(p, 0, 0)
+		s.Seal(arena, i, 0)
+		s.Show(p, Retained, now)
+		return p
+	}
+	a, b := add(1, 99, 0, 0, 1), add(2, 1, 0, 0, 2)
+	c := add(3, 1, 0, 0, 3)
+	next, other := add(4, 2, 1, 0, 4), add(5, 3, 0, 1, 5) // continue b and c
+	leaf := add(6, 99, 1, 0, 6)
+	for _, want := range []Page{b, c, a, None} {
+		if wrong := s.Check(); wrong != "" {
+			t.Fatal(wrong)
+		}
+		p, ok := s.victim(0, 0, 7)
+		if p != want || ok != (want != None) {
+			t.Fatalf("victim %d %v, want %d", p, ok, want)
+		}
+		if ok {
+			s.Doom(p)
+			s.Free(p, func(uint32, uint32) {})
+		}
+	}
+	if p, _ := s.victim(1, 0, 7); p != next {
+		t.Errorf("victim %d of the other arena, want %d", p, next)
+	}
+	d := add(7, 6, 0, 0, 8) // continues leaf
+	s.Doom(next)
+	s.Free(next, func(uint32, uint32) {})
+	if p, _ := s.victim(1, 0, 9); p != leaf {
+		t.Errorf("victim %d, want %d, which another arena continues", p, leaf)
+	}
+	for _, p := range []Page{d, other, leaf} {
+		s.Doom(p)
+		s.Free(p, func(uint32, uint32) {})
+	}
+	if wrong := s.Check(); wrong != "" || len(s.elsewhere) != 0 {
+		t.Error(wrong, s.elsewhere)
 	}
 }
 
@@ -152,7 +217,7 @@ func TestCircle(t *testing.T) {
 		t.Fatal(wrong)
 	}
 	for _, want := range []Page{c, b, a} {
-		p, ok := s.Victim(0, 0, 0)
+		p, ok := s.Victim(0, 0, false, 0)
 		if !ok || p != want {
 			t.Fatalf("victim %v %v, want %v", p, ok, want)
 		}
@@ -171,11 +236,11 @@ func TestReclaimable(t *testing.T) {
 	i, _ := s.Grant(p, 0, 0)
 	s.Seal(0, i, 0)
 	s.Show(p, Reclaimable, time.Second)
-	if v, _ := s.Victim(0, 0, time.Second); v != p {
+	if v, _ := s.Victim(0, 0, false, time.Second); v != p {
 		t.Errorf("victim %v, want the speculative one", v)
 	}
 	s.Touch(p, 2*time.Second)
-	if v, _ := s.Victim(0, 0, 2*time.Second); v != old {
+	if v, _ := s.Victim(0, 0, false, 2*time.Second); v != old {
 		t.Errorf("victim %v, want the old one", v)
 	}
 }
@@ -291,7 +356,7 @@ func blockHash(id uint64) (h Hash) {
 // bring puts a block into memory at the expense of others, or returns None if none may go.
 func (s *Store) bring(k Key, parent Hash, now Time) Page {
 	if _, _, free := s.Arena(0); free == 0 {
-		v, ok := s.Victim(0, 0, now)
+		v, ok := s.Victim(0, 0, false, now)
 		if !ok {
 			return None
 		}

@@ -1,26 +1,27 @@
 package dram
 
 // Victim returns the block of an arena that goes next to make room for a block of the scope: the first leaf of the scopes that
-// have more than their share, or else of the scope's own. ok is false if nothing may go.
-func (s *Store) Victim(arena, scope int, now Time) (p Page, ok bool) {
+// have more than their share, or else of the scope's own. With last it is not a leaf but a block that only blocks of other lanes continue: those do
+// not go for this arena's sake, or not for this scope's, and would keep it for good where there is no leaf. ok is false if nothing may go.
+func (s *Store) Victim(arena, scope int, last bool, now Time) (p Page, ok bool) {
 	best := candidate{page: None}
 	for _, l := range s.arenas[arena].lanes {
 		if t := &s.scopes[l.scope]; t.resident+t.expected > t.share {
-			best = s.firstOf(l, best, now)
+			best = s.firstOf(l.order(last), best, now)
 		}
 	}
 	if best.page != None {
 		return best.page, true
 	}
-	return s.VictimOf(arena, scope, now)
+	return s.VictimOf(arena, scope, last, now)
 }
 
-// VictimOf returns the block of the scope in the arena that goes first.
-func (s *Store) VictimOf(arena, scope int, now Time) (p Page, ok bool) {
+// VictimOf returns the leaf of the scope in the arena that goes first; or, if last, the block that only blocks of other lanes continue.
+func (s *Store) VictimOf(arena, scope int, last bool, now Time) (p Page, ok bool) {
 	best := candidate{page: None}
 	for _, l := range s.arenas[arena].lanes {
 		if l.scope == int32(scope) {
-			best = s.firstOf(l, best, now)
+			best = s.firstOf(l.order(last), best, now)
 		}
 	}
 	return best.page, best.page != None
@@ -33,9 +34,9 @@ type candidate struct {
 	rank        float64
 }
 
-// firstOf returns the better of best and the lane's first leaf. A Reclaimable one goes before all others; among those the oldest.
-func (s *Store) firstOf(l *lane, best candidate, now Time) candidate {
-	for i, h := range l.heaps {
+// firstOf returns the better of best and the first of a lane's order. A Reclaimable one goes before all others; among those the oldest.
+func (s *Store) firstOf(heaps [][]leaf, best candidate, now Time) candidate {
+	for i, h := range heaps {
 		if len(h) == 0 || i > 0 && best.reclaimable {
 			continue
 		}
