@@ -76,12 +76,13 @@ func other(n uint64) func(*client.Options) {
 // TestRegisterWithoutMemory: registrations for which there is no memory, each under another identity, leave nothing: no holding, no books of its
 // slots, no number, and no memory of an arena of theirs that there was room for.
 func TestRegisterWithoutMemory(t *testing.T) {
-	asked, enough := 0, false
+	asked := 0
+	var enough atomic.Bool
 	m := begin(t, func(o *Options) {
 		o.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
 		o.Pool.FailForTesting = func(step string) error {
 			if step == "memfd" {
-				if asked++; asked%2 == 0 && !enough { // each instance has two arenas: the second one fails
+				if asked++; asked%2 == 0 && !enough.Load() { // each instance has two arenas: the second one fails
 					return unix.EMFILE
 				}
 			}
@@ -107,7 +108,7 @@ func TestRegisterWithoutMemory(t *testing.T) {
 	if u := m.pool.Usage(); u.Used != 0 {
 		t.Errorf("%d bytes of the pool are in use", u.Used)
 	}
-	enough = true
+	enough.Store(true)
 	s := m.dial(two(0))
 	if got, err := publish(s, prompt(1, 0, 4)); err != nil || got.Dropped != 0 {
 		t.Errorf("with memory again: %+v, %v", got, err)
