@@ -1,9 +1,9 @@
 //go:build linux
 
 // Command cache measures what the Cache Manager costs beside its pool: it starts a built `perigee cache`, fills it over the channel from
-// many sessions, and reads the process's own memory and processor time from the kernel.
+// many sessions, twice, so that the first pages have to go, and reads the process's own memory and processor time from the kernel.
 //
-//	go build -o /tmp/perigee ./cmd/perigee && go run ./bench/cache --perigee /tmp/perigee
+//	CGO_ENABLED=0 go build -o /tmp/perigee ./cmd/perigee && go run ./bench/cache --perigee /tmp/perigee
 //
 // What is aimed at is 200 bytes of memory a page outside of the pool, everything that the process has included, and a hundredth of a core while nothing happens.
 package main
@@ -88,7 +88,7 @@ func measure(pages int, idle time.Duration) (own int64, err error) {
 		do   func() error
 	}{
 		{"empty", func() error { return nil }}, {"with its sessions", m.dial}, {fmt.Sprint("with ", each**sessions, " pages"), m.publish},
-		{"after a restore of each", m.restore}, {"at rest", func() error { return m.rest(idle) }},
+		{"after a restore of each", m.restore}, {"with others in their place", m.replace}, {"at rest", func() error { return m.rest(idle) }},
 	} {
 		if err := step.do(); err != nil {
 			return 0, fmt.Errorf("%s: %w", step.name, err)
@@ -96,7 +96,7 @@ func measure(pages int, idle time.Duration) (own int64, err error) {
 		if own, err = anonymous(m.pid); err != nil {
 			return 0, err
 		}
-		fmt.Printf("%-26s %6.1f MiB of its own\n", step.name, float64(own)/(1<<20))
+		fmt.Printf("%-26s %6.1f MiB of its own, %4.0f bytes a page\n", step.name, float64(own)/(1<<20), float64(own)/float64(each**sessions))
 	}
 	return own, nil
 }
@@ -106,6 +106,7 @@ type manager struct {
 	pid    int
 	socket string
 	each   int // pages of a session
+	first  int // of the pages that are there now
 	open   []*client.Session
 }
 
@@ -131,7 +132,7 @@ func (m *manager) dial() error {
 func (m *manager) prompts(f func(s *client.Session, from, n int) error) error {
 	for i, s := range m.open {
 		for from := 0; from < m.each; from += chain {
-			if err := f(s, i*m.each+from, min(chain, m.each-from)); err != nil {
+			if err := f(s, m.first+i*m.each+from, min(chain, m.each-from)); err != nil {
 				return err
 			}
 		}
@@ -153,6 +154,16 @@ func (m *manager) publish() error {
 func (m *manager) restore() error {
 	data := make([]byte, *page)
 	return m.prompts(func(s *client.Session, from, n int) error { return restore(s, from, n, data) })
+}
+
+// replace publishes as many pages again, for which all that are there go, and restores them: what the Manager remembers of those that have gone is
+// memory, too.
+func (m *manager) replace() error {
+	m.first += m.each * *sessions
+	if err := m.publish(); err != nil {
+		return err
+	}
+	return m.restore()
 }
 
 // rest looks at the Manager while nothing happens.
