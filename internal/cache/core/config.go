@@ -26,13 +26,15 @@ type Config struct {
 type Budgets struct {
 	// Total is for all sessions. 0 is three quarters of the pool, as it is then: the rest can always be evicted, so publishing goes on.
 	Total int64
-	// Instance is for each session that did not register its own. 0 is Total.
+	// Instance is for each session that did not register its own. 0 is an equal part of Total for each of Instances.
 	Instance int64
 	// Speculative is for all Warm queries together, and a quarter of an instance's is for its own. 0 is a quarter of Total: what
 	// somebody may want never displaces what somebody waits for.
 	Speculative int64
 	// Offered is for all memory that sessions offer together: what of engines' own pools the shell maps. 0 is no bound.
 	Offered int64
+	// Instances is how many sessions there are to be, for what Instance is by default. 0 is one.
+	Instances int
 }
 
 // ScopeBudget bounds one tenant, in bytes. 0 is no bound.

@@ -86,7 +86,7 @@ func (s *coreScript) do(c *script.Command) bool {
 func (s *coreScript) create(c *script.Command) {
 	cfg := Config{
 		Epoch:   uint64(c.Int("epoch", scriptEpoch)),
-		Budgets: Budgets{c.Int("total", 0), c.Int("instance", 0), c.Int("spec", 0), c.Int("offered", 0)},
+		Budgets: Budgets{Total: c.Int("total", 0), Instance: c.Int("instance", 0), Speculative: c.Int("spec", 0), Offered: c.Int("offered", 0)},
 		Limits: Limits{
 			SessionQueries: int(c.Int("queries", 0)), Wait: c.Duration("wait", 0), LeaseTTL: c.Duration("ttl", 0),
 			Patience: c.Duration("patience", 0), Publishes: int(c.Int("publishes", 0)), Sessions: int(c.Int("sessions", 0)), Identity: int(c.Int("identity", 0)),

@@ -14,6 +14,7 @@ import (
 
 	"github.com/perigee-llm/perigee/internal/cache/core"
 	"github.com/perigee-llm/perigee/internal/cache/storage/pool"
+	"github.com/perigee-llm/perigee/internal/cache/storage/pool/layout"
 )
 
 // Config is the daemon's configuration: of its file, or of the flags of the same names. The zero value of each key is its default. It is
@@ -33,7 +34,8 @@ type Config struct {
 	Events EventsConfig `yaml:"events"`
 	// AllowedUIDs are users who may connect besides the daemon's own.
 	AllowedUIDs []uint32 `yaml:"allowed_uids"`
-	// QueryBytes, InstanceBytes and SpeculativeBytes bound what queries hold at once: all together, of an instance, and on speculation.
+	// QueryBytes, InstanceBytes and SpeculativeBytes bound what queries hold at once: all together, of an instance, and on speculation. An
+	// instance's is an equal part of the first if it is not given.
 	QueryBytes       Size `yaml:"query_bytes"`
 	InstanceBytes    Size `yaml:"instance_bytes"`
 	SpeculativeBytes Size `yaml:"speculative_bytes"`
@@ -160,8 +162,10 @@ func (c *Config) Faults() (faults []string) {
 	}
 	say(c.PoolBytes == 0, "pool_bytes: missing; say how much memory engines share, such as 8GiB")
 	say(c.Instances < 0, "instances: below 0")
+	say(c.PoolBytes > 0 && c.Instances > 0 && uint64(c.PoolBytes)/uint64(c.Instances) < layout.Align,
+		"instances: a part of pool_bytes for each is less than 4KiB, the smallest page's; have fewer, or more pool_bytes")
 	say(c.Copiers < 0 || c.Copiers > maxCopiers, "copiers: below 0, or above 256")
-	say(len(c.Socket) > maxSocketPath, "socket: longer than the 107 bytes that a socket's path may have")
+	say(len(c.Socket) > maxSocketPath, "socket: longer than the 99 bytes that its path may have")
 	for name, d := range map[string]time.Duration{"wait": c.Wait, "lease": c.Lease, "patience": c.Patience} {
 		say(d < 0, name+": below 0")
 	}
@@ -185,8 +189,9 @@ func (c *Config) Faults() (faults []string) {
 // maxCopiers is more than any host's memory can feed.
 const maxCopiers = 256
 
-// maxSocketPath is sockaddr_un's, less its final zero.
-const maxSocketPath = 107
+// maxSocketPath is sockaddr_un's 108 bytes, less its final zero and what the name has more while the socket is made: a point and the process's number, of
+// seven digits at most.
+const maxSocketPath = 107 - 8
 
 // Options are what Start wants, without a log.
 func (c *Config) Options() Options {

@@ -53,6 +53,25 @@ func TestConfigFaults(t *testing.T) {
 	}
 }
 
+// TestConfigBounds: what is just allowed and what is just not.
+func TestConfigBounds(t *testing.T) {
+	for _, c := range []struct {
+		cfg  Config
+		want string
+	}{
+		{Config{PoolBytes: 8192, Instances: 2}, ""},
+		{Config{PoolBytes: 8191, Instances: 2}, "instances"},
+		{Config{PoolBytes: 1 << 30, Instances: 1 << 20}, "instances"},
+		{Config{PoolBytes: 1 << 20, Socket: strings.Repeat("x", 99)}, ""},
+		{Config{PoolBytes: 1 << 20, Socket: strings.Repeat("x", 100)}, "socket"},
+	} {
+		f := c.cfg.Faults()
+		if (c.want == "") != (len(f) == 0) || len(f) > 0 && !strings.HasPrefix(f[0], c.want+":") {
+			t.Errorf("%+v: %q", c.cfg, f)
+		}
+	}
+}
+
 func TestConfigEvents(t *testing.T) {
 	for text, want := range map[string]Endpoints{
 		"{}":                        {},

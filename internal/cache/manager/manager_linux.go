@@ -86,6 +86,9 @@ func Start(o Options) (*Manager, error) {
 	if o.Instances == 0 {
 		o.Instances = 1
 	}
+	if o.Core.Budgets.Instances == 0 {
+		o.Core.Budgets.Instances = o.Instances
+	}
 	if o.Core.Epoch == 0 {
 		o.Core.Epoch = randomNumber()
 	}

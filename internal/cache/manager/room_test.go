@@ -13,7 +13,7 @@ import (
 // is there nor when it has left and nothing of its own goes any more.
 func TestContinuedElsewhere(t *testing.T) {
 	for _, leaves := range []bool{false, true} {
-		m := begin(t, func(o *Options) { o.PoolBytes, o.Instances = 16*8192, 2 })
+		m := begin(t, func(o *Options) { o.PoolBytes, o.Instances, o.Core.Budgets.Instance = 16*8192, 2, 16*8192 })
 		a, b := m.dial(named("a")), m.dial(named("b"))
 		if got, err := publish(a, prompt(1, 0, 8)); err != nil || got.Sealed != 8 {
 			t.Fatal(got, err)
@@ -71,4 +71,30 @@ func TestContinuedByAnotherTenant(t *testing.T) {
 	}
 	s.Close()
 	m.settled()
+}
+
+// TestForgottenLeases: an engine that asks for the same blocks over and over and forgets its leases has its part of what queries may hold, and the
+// others keep theirs.
+func TestForgottenLeases(t *testing.T) {
+	m := begin(t, func(o *Options) { o.Instances = 2 })
+	a, b := m.dial(named("a")), m.dial(named("b"), other(1))
+	for p, s := range []*client.Session{a, b} {
+		if _, err := publish(s, prompt(p, 0, 8)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	leases := 0
+	for range 20 {
+		q := query(0, 8)
+		q.WaitMicros = 1000
+		if got, err := a.Query(t.Context(), q); err == nil && got.Lease != nil {
+			leases++
+		}
+	}
+	if leases != 3 { // 24 of the 48 blocks that queries may hold
+		t.Errorf("%d leases on 8 blocks", leases)
+	}
+	if got, err := b.Query(t.Context(), query(1, 8)); err != nil || got.Lease == nil {
+		t.Errorf("the other engine gets nothing: %+v, %v", got, err)
+	}
 }
