@@ -5,13 +5,16 @@ import mmap
 import os
 import random
 import select
+import signal
 import socket
 import struct
 import sys
+import threading
 import time
 
 from perigee import client
 from perigee.client import identity
+from perigee.vllm import keeper
 
 PAGE, TOKENS = 5000, 16
 
@@ -293,6 +296,75 @@ def check_left(path):
     print("ok")
 
 
+class Halves:
+    """The connector's halves in one process: the rank's thread stands in the midst of a page as the scheduler's half has its session ended."""
+
+    SLOTS = 16  # the Manager's whole pool
+
+    def __init__(self, path, instance, prompt, keepers):
+        self.path, self.inside, self.go, self.outcome = path, threading.Event(), threading.Event(), None
+        self.scheduler = keepers[0].hold(client.Session(path, instance, [namespace()], publishes=False))
+        self.rank = keepers[1].join(self.scheduler.session.credentials, lambda c: client.Session(path, "", [namespace()], join=c))
+        self.thread = threading.Thread(target=self._publish, args=(prompt,), daemon=True)
+        self.thread.start()
+        self.inside.wait()
+        self.scheduler.end()
+        self.scheduler.let_go()
+
+    def _publish(self, prompt):
+        def write(i, slot):
+            if i == 2:
+                self.inside.set()
+                self.go.wait()
+            slot[:] = page(prompt, i)
+
+        try:
+            self.rank.session.publish(blocks(prompt, self.SLOTS), write)
+        except client.Lost:
+            self.outcome = "lost"
+        self.rank.end()
+        self.rank.let_go()
+
+    def finish(self):
+        self.go.set()
+        self.thread.join()
+        assert self.outcome == "lost", self.outcome
+
+
+def served(path, instance, prompt, before_the_seal=lambda: None):
+    """Places of pages that another engine gets otherwise than it has published them."""
+    with client.Session(path, instance, [namespace()]) as s:
+        def write(i, slot):
+            slot[:] = page(prompt, i)
+            if i == Halves.SLOTS - 1:
+                before_the_seal()
+
+        got = s.publish(blocks(prompt, Halves.SLOTS), write)
+        assert got.sealed == Halves.SLOTS, got
+        a, wrong = s.query([(0, names(prompt, Halves.SLOTS))]), []
+        s.restore(a.lease, 0, lambda i, view: wrong.append(i) if bytes(view) != page(prompt, i) else None)
+        return wrong
+
+
+def check_halves(path):
+    shared = keeper.Keeper()
+    h = Halves(path, "one", 31, [shared, shared])
+    try:
+        served(path, "other", 32)
+        raise AssertionError("memory that is written to was another's")
+    except client.Refused as e:
+        assert e.name in ("arena_busy", "no_pool"), e
+    h.finish()
+    assert served(path, "other", 32) == []
+    # What is checked here: with a goodbye of each half the other engine gets the memory, and is served wrong pages.
+    h = Halves(path, "one", 33, [keeper.Keeper(), keeper.Keeper()])
+    assert served(path, "other", 34, h.finish) != []
+    # And a process that ends while it copies gives all back.
+    Halves(path, "one", 35, [shared, shared])
+    print("ok", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def bench(path):
     """What a query of 512 blocks that are all there takes, from asking to the lease: TestPythonBench prints it."""
     with client.Session(path, "bench", [namespace()]) as s:
@@ -317,6 +389,8 @@ if __name__ == "__main__":
     if vectors == "lost":
         check_lost(path)
         sys.exit()
+    if vectors == "halves":
+        check_halves(path)
     if vectors == "left":
         check_left(path)
         sys.exit()

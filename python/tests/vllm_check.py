@@ -2,6 +2,7 @@
 
 import array
 import fcntl
+import itertools
 import os
 import pathlib
 import random
@@ -21,7 +22,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from perigee import client  # noqa: E402
 from perigee.client import Credentials, Lease, fingerprint  # noqa: E402
 from perigee.vllm import broker as brokering  # noqa: E402
-from perigee.vllm import adapters, breaker, messages, scheduling, weights, working  # noqa: E402
+from perigee.vllm import adapters, breaker, keeper, messages, scheduling, weights, working  # noqa: E402
 from perigee.vllm import trace as tracing  # noqa: E402
 
 B = 4
@@ -260,6 +261,8 @@ class Scheduling(unittest.TestCase):
 
 
 class FakeSession:
+    credentials = SESSION
+
     def __init__(self):
         self.fault, self.closed, self.published = None, 0, []
         self.go, self.restoring = threading.Event(), threading.Event()
@@ -287,6 +290,9 @@ class FakeSession:
         self.published.append((blocks, options))
         return client.Published(len(blocks), 0, 0, (5, 6))
 
+    def unmap(self):
+        pass
+
     def close(self):
         self.closed += 1
 
@@ -303,7 +309,7 @@ class FakePages:
 
 
 def joining(session):
-    return working.Joining(lambda c: session)
+    return working.Joining(lambda c: session, keeper=keeper.Keeper())
 
 
 class Working(unittest.TestCase):
@@ -339,7 +345,7 @@ class Working(unittest.TestCase):
     def test_no_session(self):
         def refuse(_):
             raise client.Lost("nobody is there")
-        self.joining = working.Joining(refuse)
+        self.joining = working.Joining(refuse, keeper=keeper.Keeper())
         got, _ = self.loads(messages.Load("a", SESSION, Lease(3, 1, [1], [0]), [8]), messages.Load("b", SESSION, Lease(4, 1, [1], [0]), [9]))
         self.assertEqual(got, ({"a", "b"}, {8, 9}))
 
@@ -352,7 +358,7 @@ class Working(unittest.TestCase):
                 raise fault
             return self.session
 
-        j = working.Joining(make, clock)
+        j = working.Joining(make, clock, keeper.Keeper())
         outcomes = []
         for now in (0.0, 0.9, 1.0, 2.9, 3.0, 3.1):
             clock.now = now
@@ -526,6 +532,412 @@ class Working(unittest.TestCase):
         s._queue.put(None)
         s._thread.join()
         self.assertEqual((self.pages.taken, s.dropped), ([], 4))
+
+
+class FakeManager:
+    """A Manager that takes a process's word for all parts of a session that the process has, and notes where that word is wrong."""
+
+    def __init__(self, apart=False):
+        self.apart = apart  # the halves are two processes
+        self.changed = threading.Condition()
+        self.parts, self.live, self.said, self.wrong = [], set(), [], []
+        self.registered, self.hangs, self.go = 0, False, True  # go: copies go on
+
+    def until(self, condition):
+        with self.changed:
+            assert self.changed.wait_for(condition, 60)
+
+    def let(self, go):
+        with self.changed:
+            self.go = go
+            self.changed.notify_all()
+
+    def register(self):
+        with self.changed:
+            if self.hangs:
+                raise client.Lost("timed out")
+            if any((p.credentials, p.process) not in self.said for p in self.parts):
+                raise client.Refused(10)  # its memory is a process's still
+            self.registered += 1
+            self.live.add(c := numbered(self.registered))
+            return Part(self, c, "scheduler" if self.apart else "engine", False)
+
+    def make(self, credentials):
+        with self.changed:
+            if credentials not in self.live:
+                raise client.Refused(1)
+            return Part(self, credentials, "rank" if self.apart else "engine", True)
+
+    def lose(self, credentials):
+        """The session ends: where the Manager does not hang, all hear of it."""
+        with self.changed:
+            self.live.discard(credentials)
+            for p in self.parts:
+                if p.credentials == credentials and not self.hangs:
+                    p.there.close()
+                    p.ended = True
+            self.changed.notify_all()
+
+    def goodbye(self, credentials, process):
+        with self.changed:
+            for p in self.parts:
+                if (p.credentials, p.process) == (credentials, process) and (p.mapped or p.using):
+                    self.wrong.append(f"session {credentials.session}: a goodbye while a part of it is {'used' if p.using else 'mapped'}")
+            if (credentials, process) in self.said:
+                self.wrong.append(f"session {credentials.session}: a second goodbye")
+            self.said.append((credentials, process))
+        self.lose(credentials)
+
+
+def numbered(n):
+    return Credentials(7, n, bytes(16))
+
+
+class Part:
+    """A client.Session of that process. Its copies stop where the Manager is told so, and go on whatever becomes of the session: they are memory's alone."""
+
+    def __init__(self, manager, credentials, process, mapped):
+        self.m, self.credentials, self.process, self.mapped, self.using, self.ended, self.dropped = manager, credentials, process, mapped, 0, False, False
+        self.here, self.there = socket.socketpair()
+        manager.parts.append(self)
+
+    def fileno(self):
+        return self.here.fileno()
+
+    def _use(self, stands):
+        with self.m.changed:
+            self.using += 1
+            self.m.changed.notify_all()
+            self.m.changed.wait_for(stands)
+            self.using -= 1
+            if not self.mapped:
+                self.m.wrong.append(f"session {self.credentials.session}: unmapped under a copy")
+            if self.ended:
+                raise client.Lost("the end")
+
+    def restore(self, lease, consumer, take):
+        self._use(lambda: self.m.go or self.ended)  # it waits for the Manager's word, or for the connection's end
+        for i in range(lease.hits[0]):
+            take(i, b"page")
+
+    def publish(self, blocks, write, **options):
+        self._use(lambda: self.m.go)  # it copies: nothing but its own end ends it
+        for i in range(len(blocks)):
+            write(i, None)
+        options["copied"]()
+        return client.Published(len(blocks), 0, 0, (0, 0))
+
+    def poll(self):
+        if self.ended:
+            raise client.Lost("the end")
+
+    def interrupt(self):
+        with self.m.changed:
+            if self.dropped:
+                self.m.wrong.append("hung up on what is dropped")
+            self.ended = True
+            self.here.shutdown(socket.SHUT_RDWR)
+            self.m.changed.notify_all()
+        if not self.m.hangs:
+            self.m.lose(self.credentials)
+
+    def unmap(self):
+        with self.m.changed:
+            if self.using:
+                self.m.wrong.append(f"session {self.credentials.session}: unmapped while it is used")
+            self.mapped = False
+            self.m.changed.notify_all()
+
+    def close(self):
+        if not self.dropped:
+            self.unmap()
+            self.m.goodbye(self.credentials, self.process)
+        self.drop()
+
+    def drop(self):
+        with self.m.changed:
+            self.here.close()
+            self.there.close()
+            self.dropped = True
+            self.m.changed.notify_all()
+
+
+class HalvesCase(unittest.TestCase):
+    """Both halves with the threads that they have, and a Manager: of one process or of two, with one keeper or with one each."""
+
+    APART, KEEPERS = False, 1
+
+    def setUp(self):
+        self.m, self.pages = FakeManager(self.APART), FakePages()
+        self.keepers = [keeper.Keeper() for _ in range(self.KEEPERS)]
+        self.b = brokering.Broker(self.m.register, 1, Log(), 0.25, clock=Clock(), keeper=self.keepers[0])
+        self.j = working.Joining(self.m.make, Clock(), self.keepers[-1])
+        self.loader = working.Loader(self.j, self.pages, 0, Log(), 3600)
+        self.saver = working.Saver(self.j, self.pages, 0, B, 0.01, Log(), clock=itertools.count(0, 100).__next__)
+        self.ended = False
+        self.addCleanup(self.end, self.m)
+        self.up(1)
+
+    def end(self, m):
+        m.let(True)
+        if m is self.m and not self.ended:
+            self.shut(("rank", "scheduler"))
+
+    def shut(self, order):
+        """As vLLM shuts down, or the other way round."""
+        self.ended = True
+        for half in order:
+            for part in {"rank": (self.loader, self.saver, self.j), "scheduler": (self.b,)}[half]:
+                part.close()
+
+    def until(self, condition):
+        end = time.monotonic() + 60
+        while not condition():
+            self.b._thread.join(0.001)
+            self.assertLess(time.monotonic(), end)
+
+    def up(self, n):
+        self.until(lambda: self.b.credentials == numbered(n))
+
+    def load(self, n=1):
+        self.loader.submit(messages.Load(f"r{n}", numbered(n), Lease(3, 1, [2], [0]), [8, 9]))
+
+    def save(self, n=1):
+        self.saver.begin(messages.Step(numbered(n), [], [messages.Save("r", [bytes(32)], client.NO_BLOCK, bytes(4 * B), [5])]))
+        self.saver.end()
+
+    def copying(self, *begin):
+        """Copies that stand still in the midst, until let(True)."""
+        self.m.let(False)
+        for i, what in enumerate(begin, 1):
+            what()
+            self.m.until(lambda: sum(p.using for p in self.m.parts) == i)
+
+    def taken(self, want):
+        got = [set(), set()]
+
+        def all_of_it():
+            for have, more in zip(got, self.loader.take()):
+                have |= more
+            return got[0] == want[0]
+
+        self.until(all_of_it)
+        self.assertEqual(tuple(got), want)
+
+    def all_given_back(self, sessions):
+        """Each once, with all that it had."""
+        self.until(lambda: not any(k._held for k in self.keepers))
+        self.m.until(lambda: all(p.dropped for p in self.m.parts))
+        self.assertEqual((self.m.wrong, self.m.said), ([], [(numbered(i + 1), "engine") for i in range(sessions)]))
+
+
+class Halves(HalvesCase):
+    """In one process, as with the executor uni. Whatever ends first: one goodbye a session, when nothing of it is used or mapped."""
+
+    def test_nothing_happens(self):
+        for order in (("rank", "scheduler"), ("scheduler", "rank")):
+            with self.subTest(order):
+                self.load()
+                self.taken(({"r1"}, set()))
+                self.saver._wait_s = 60
+                self.save()
+                self.shut(order)
+                self.all_given_back(1)
+                self.assertEqual((self.pages.written, self.pages.taken), ({8: b"page", 9: b"page"}, [5]))
+                self.setUp()
+
+    def test_the_session_is_lost_while_a_load_is_in_flight(self):
+        self.copying(self.load)
+        self.m.lose(numbered(1))
+        self.taken(({"r1"}, {8, 9}))
+        self.up(2)  # nobody had to do anything for it
+        self.m.let(True)
+        self.load(2)
+        self.taken(({"r2"}, set()))
+        self.shut(("rank", "scheduler"))
+        self.all_given_back(2)
+
+    def test_the_scheduler_registers_anew_while_the_rank_still_copies(self):
+        self.copying(self.save)
+        for _ in range(3):
+            self.b.renew()
+        self.m.until(lambda: numbered(1) not in self.m.live)
+        self.assertIsNone(self.b.credentials)
+        self.assertEqual((self.m.said, self.m.registered), ([], 1), "the memory is the rank's still")
+        self.j._joined.clear()  # as a step without a session does
+        self.m.live.add(numbered(1))  # and one that hangs would let it in
+        with self.assertRaises(client.Lost):
+            with self.j.use(numbered(1)):
+                pass
+        self.m.let(True)
+        self.up(2)
+        self.shut(("rank", "scheduler"))
+        self.all_given_back(2)
+
+    def test_the_rank_loses_it_first(self):
+        """By an answer that makes no sense, say, or none in two minutes."""
+        with self.assertRaises(client.Lost):
+            with self.j.use(numbered(1)):
+                raise client.Lost("timed out")
+        self.up(2)
+        self.shut(("rank", "scheduler"))
+        self.all_given_back(2)
+
+    def test_a_manager_that_hangs(self):
+        """It tells nobody of anything; those who hang up do."""
+        self.copying(self.load)
+        self.m.hangs = True
+        self.b.halt()
+        self.taken(({"r1"}, {8, 9}))
+        self.m.until(lambda: self.m.said)
+        self.m.hangs = False
+        self.b.renew()
+        self.up(2)
+        self.shut(("scheduler", "rank"))
+        self.all_given_back(2)
+
+    def test_a_manager_that_is_killed_in_the_midst_of_all(self):
+        self.copying(self.load, self.save)
+        self.m.lose(numbered(1))
+        self.taken(({"r1"}, {8, 9}))
+        self.until(lambda: self.b.credentials is None)
+        self.assertEqual(self.m.said, [], "a page is being copied")
+        self.m.let(True)
+        self.up(2)
+        self.shut(("rank", "scheduler"))
+        self.all_given_back(2)
+
+    def test_a_thread_that_hangs(self):
+        """Nothing is said for it, by neither half and in no order: that is the process's end's."""
+        for order in (("rank", "scheduler"), ("scheduler", "rank")):
+            with self.subTest(order):
+                self.copying(self.save)
+                self.b.halt()
+                self.until(lambda: self.b.credentials is None)
+                with unittest.mock.patch.object(threading.Thread, "join", lambda *_, **__: None):  # that has a bound of its own
+                    self.shut(order)
+                self.b._thread.join()
+                self.assertEqual((self.m.said, self.m.wrong, self.m.parts[1].mapped), ([], [], True))
+                self.m.let(True)
+                self.all_given_back(1)
+                self.setUp()
+
+    def test_shutdown_while_it_copies(self):
+        for order in (("rank", "scheduler"), ("scheduler", "rank")):
+            with self.subTest(order):
+                self.copying(self.save, self.load)
+                closing = threading.Thread(target=self.shut, args=(order,))
+                closing.start()
+                self.m.let(True)
+                closing.join()
+                self.all_given_back(1)
+                self.setUp()
+
+    def test_the_session_ends_as_the_rank_joins(self):
+        """The Attach may be taken, or not; nobody says goodbye before that is known."""
+        for fault in (None, client.Refused(1)):
+            with self.subTest(fault):
+                begun, go = threading.Event(), threading.Event()
+
+                def make(credentials):
+                    part = Part(self.m, credentials, "engine", True) if fault is None else None
+                    begun.set()
+                    go.wait()
+                    if fault:
+                        raise fault
+                    return part
+
+                self.j._make = make
+                self.load()
+                begun.wait()
+                self.addCleanup(go.set)
+                self.b.halt()
+                self.until(lambda: all(h.ending and not h.members for h in self.keepers[0]._held.values()))
+                self.assertEqual(self.m.said, [])
+                go.set()
+                self.taken(({"r1"}, {8, 9}))
+                self.shut(("rank", "scheduler"))
+                self.all_given_back(1)
+                self.setUp()
+
+    def test_nobody_joins_what_was_left(self):
+        """A Manager that hangs may hear of the goodbye after it."""
+        self.b.halt()
+        self.all_given_back(1)
+        self.m.live.add(numbered(1))
+        self.load()
+        self.taken(({"r1"}, {8, 9}))
+        self.assertEqual(len(self.m.parts), 1)
+
+    def test_random(self):
+        """All of it in any order; then all is given back, once each."""
+        seed = random.randrange(1 << 30)
+        r = random.Random(seed)
+        with self.subTest(seed=seed):
+            for _ in range(400):
+                n = self.m.registered
+                match r.randrange(9):
+                    case 0:
+                        self.m.let(False)
+                    case 1 | 2:
+                        self.m.let(True)
+                    case 3:
+                        self.load(n)
+                    case 4:
+                        self.save(n)
+                    case 5 if r.random() < 0.2:
+                        self.m.lose(numbered(n))
+                    case 6 if r.random() < 0.2:
+                        self.b.renew()
+                    case 7 if r.random() < 0.5:
+                        self.j.retire(self.b.credentials)
+                    case 8 if r.random() < 0.3:
+                        self.m.let(True)
+                        self.until(lambda: self.b.credentials is not None)
+            self.m.let(True)
+            self.shut(r.sample(("rank", "scheduler"), 2))
+            self.all_given_back(self.m.registered)
+
+    def test_again(self):
+        """Calling again does nothing."""
+        member = keeper.Keeper().hold(session := FakeSession())
+        for _ in range(2):
+            member.let_go()
+            member.end()
+        self.assertEqual(session.closed, 1)
+
+
+class Apart(HalvesCase):
+    """With the executor mp each half is its process's only one, and says goodbye for itself."""
+
+    APART, KEEPERS = True, 2
+
+    def test_each_for_itself(self):
+        self.copying(self.save)
+        self.b.halt()
+        self.m.until(lambda: self.m.said)
+        self.assertEqual(self.m.said, [(numbered(1), "scheduler")], "it waits for nobody")
+        self.m.let(True)
+        self.m.until(lambda: len(self.m.said) == 2)
+        self.b.renew()
+        self.up(2)
+        self.load(2)
+        self.taken(({"r2"}, set()))
+        self.shut(("rank", "scheduler"))
+        self.m.until(lambda: all(p.dropped for p in self.m.parts))
+        self.assertEqual((self.m.wrong, sorted(self.m.said)), ([], [(numbered(n), half) for n in (1, 2) for half in ("rank", "scheduler")]))
+
+
+class Unsafe(HalvesCase):
+    """The check itself: what one process did with a goodbye of each half."""
+
+    KEEPERS = 2
+
+    def test_a_goodbye_of_each(self):
+        self.copying(self.save)
+        self.b.halt()
+        self.m.until(lambda: self.m.said)
+        self.assertEqual(self.m.wrong, ["session 1: a goodbye while a part of it is used"])
 
 
 class Weights(unittest.TestCase):
@@ -774,6 +1186,9 @@ class Silent:
         with self.lock:
             assert self.lock.wait_for(condition, 60)
 
+    def unmap(self):
+        pass
+
     def close(self):
         os.close(self.r)
         os.close(self.w)
@@ -811,7 +1226,7 @@ class Brokering(unittest.TestCase):
                         live.append(Dying(where, 2))
                         return live[0]
 
-                b = brokering.Broker(register, 1, Log(), 0.25, clock=Clock())
+                b = brokering.Broker(register, 1, Log(), 0.25, clock=Clock(), keeper=keeper.Keeper())
                 self.addCleanup(b.close)
                 while b.credentials is None:
                     b._thread.join(0.001)
@@ -859,7 +1274,7 @@ class Brokering(unittest.TestCase):
                 b._thread.join(0.001)
                 self.assertTrue(b._thread.is_alive())
 
-        b = brokering.Broker(register, 1, Log(), 0.25, clock=Clock())
+        b = brokering.Broker(register, 1, Log(), 0.25, clock=Clock(), keeper=keeper.Keeper())
         self.addCleanup(lambda: (go.release(9), b.close()))
         go.release()
         until(lambda: b.credentials)
@@ -900,7 +1315,7 @@ class Brokering(unittest.TestCase):
         high = fcntl.fcntl(session.r, fcntl.F_DUPFD_CLOEXEC, 1100)
         os.close(session.r)
         session.r = high
-        b = brokering.Broker(lambda: session, 1, Log(), 0.25, clock=Clock())
+        b = brokering.Broker(lambda: session, 1, Log(), 0.25, clock=Clock(), keeper=keeper.Keeper())
         self.addCleanup(b.close)
         while b.credentials is None:
             b._thread.join(0.001)
@@ -926,7 +1341,7 @@ class Brokering(unittest.TestCase):
         log = Log()
         log.info = lambda text, *_: trace(text)
         clock = Clock()
-        b = brokering.Broker(lambda: session, 1, log, 0.25, trace, clock)
+        b = brokering.Broker(lambda: session, 1, log, 0.25, trace, clock, keeper.Keeper())
         self.addCleanup(b.close)
         until(lambda: traced and "registered" in traced[0][0])
         first = b.ask(bytes(32), 0.25, "first")

@@ -5,6 +5,7 @@ package manager
 import (
 	"bufio"
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -125,6 +126,19 @@ func TestPythonLeft(t *testing.T) {
 	in.Close()
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
+	}
+	m.settled()
+}
+
+// TestPythonHalves: the two halves of vLLM's connector in one process. Its memory is nobody's until the last thread has let go of it; with a goodbye of each half
+// another engine gets it too early, and is served pages that it has not published. Killed, the process gives back all.
+func TestPythonHalves(t *testing.T) {
+	needPython(t)
+	m := begin(t, func(o *Options) { o.PoolBytes, o.Instances = 16*8192, 1 })
+	out, err := m.pythonCommand(m.opt.Socket, "halves").CombinedOutput()
+	var killed *exec.ExitError
+	if strings.TrimSpace(string(out)) != "ok" || !errors.As(err, &killed) {
+		t.Fatalf("%v\n%s", err, out)
 	}
 	m.settled()
 }

@@ -703,8 +703,17 @@ class Session:
             pass
 
     def unmap(self):
-        """Unmaps everything: for a session that has joined another of the same process, before that one says goodbye for both. What is left is drop."""
+        """Unmaps everything: for a session of a process that has others of the same, before one of them says goodbye for all. What is left is close or drop."""
         self._unmap()
+
+    def interrupt(self):
+        """Ends the connections, by any thread: who waits for the Manager raises Lost. It says nothing of memory, and is not for a session that has offered pools, whose
+        copies end with the Manager's word alone."""
+        for link in self._links:
+            try:
+                link.sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
 
     def drop(self):
         """Ends without a goodbye. Calling it again does nothing."""

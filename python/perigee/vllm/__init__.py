@@ -12,7 +12,7 @@ It promises:
     step ends, and neither a preemption nor an end of a request has to wait.
 
 How the halves meet: the scheduler's half alone registers with the Manager, for all ranks, and asks. Each rank's half joins that session with credentials that
-come with each step's metadata, and copies. See connector.py for the hooks and docs/engines-vllm.md for what is proven.
+come with each step's metadata, and copies. Where both are one process they have one goodbye, see keeper.py. See connector.py for the hooks and docs/engines-vllm.md for what is proven.
 """
 
 

@@ -17,6 +17,7 @@ from .. import client
 from ..client import fingerprint
 from . import trace as tracing
 from .breaker import Breaker
+from .keeper import keeper as own
 
 ASKED, READY, NOTHING = "asked", "ready", "nothing"
 
@@ -40,8 +41,9 @@ class Query:
 class Broker:
     """budget_s is the longest that a question waits; a Manager that lets one pass without a word is not asked until it answers in time, see breaker.py."""
 
-    def __init__(self, register, consumers, log, budget_s=0.25, trace=tracing.none, clock=time.monotonic):
+    def __init__(self, register, consumers, log, budget_s=0.25, trace=tracing.none, clock=time.monotonic, keeper=own):
         self._register, self._consumers, self._log, self._trace, self._clock = register, consumers, log, trace, clock
+        self._keeper = keeper
         self._breaker = Breaker(budget_s)  # this thread's
         self._heard, self._probe = -1.0, None  # when the Manager last answered something; (ticket, when it was sent) of what is to end its silence
         self._halted, self._renewals = False, 0  # there is to be no session; how often another one was wanted
@@ -111,9 +113,9 @@ class Broker:
             if self._halted:
                 self._rest()
                 continue
-            session, renewals = None, self._renewals  # before it registers: what changes meanwhile is seen
+            member, renewals = None, self._renewals  # before it registers: what changes meanwhile is seen
             try:
-                session = self._register()
+                member = self._keeper.hold(session := self._register())
                 retry = FIRST_RETRY_S
                 self._begin(session, renewals)
                 self._serve(session, renewals)
@@ -122,13 +124,13 @@ class Broker:
                 self._log.warning("Perigee: nothing is stored or restored until the engine is started again: %s (model_content would say what the model is)", e)
             except Exception as e:
                 known = isinstance(e, (client.PerigeeError, OSError))
-                if session is not None or retry == FIRST_RETRY_S:
+                if member is not None or retry == FIRST_RETRY_S:
                     self._log.warning("Perigee: no Cache Manager, so everything is computed: %s", e, exc_info=None if known else e)
-                self._lost(session)
+                self._lost(member)
                 self._ended.wait(retry)
                 retry = min(2 * retry, LAST_RETRY_S)
             else:
-                self._lost(session)
+                self._lost(member)
         self._lost(None)
 
     def _begin(self, session, renewals):
@@ -146,7 +148,7 @@ class Broker:
         if self._wait(None, None):
             os.read(self._wake_r, 4096)
 
-    def _lost(self, session):
+    def _lost(self, member):
         self.credentials = None
         while self._commands:
             what, q = self._commands.popleft()
@@ -155,8 +157,9 @@ class Broker:
         for q in self._open:
             self._answer(q, NOTHING, "the Manager was lost")
         self._open = []
-        if session is not None:
-            session.close()
+        if member is not None:  # a rank in this process is hung up on, and the goodbye is its to say if it still copies
+            member.end()
+            member.let_go()
 
     def _answer(self, q, state, why=""):
         if q.state != ASKED:

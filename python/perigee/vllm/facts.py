@@ -51,9 +51,8 @@ def unsupported(config, kv_cache, extra):
     no(getattr(parallel, "decode_context_parallel_size", 1) > 1 or getattr(parallel, "prefill_context_parallel_size", 1) > 1,
        "context parallelism is not built")
     no(config.speculative_config is not None, "speculative decoding is not qualified: a draft model's state must not be published")
-    # A session is given back for a process as a whole, and a rank in it would still write: to pages that are another engine's by then.
-    no(parallel.distributed_executor_backend not in ("mp", "ray"),
-       f"the executor {parallel.distributed_executor_backend!r} has the scheduler and a rank in one process: use --distributed-executor-backend mp, with VLLM_ENABLE_V1_MULTIPROCESSING unset or 1")
+    # With uni both halves are one process, see keeper.py. external_launcher has a scheduler in each rank, which would register for itself alone; others' own nobody knows.
+    no(parallel.distributed_executor_backend not in ("mp", "ray", "uni"), f"the executor {parallel.distributed_executor_backend!r} is not built: use mp, or uni for one rank")
     if not extra.get("model_content"):
         found += _weights(config.model_config, config.load_config)
     if kv_cache is not None:

@@ -11,16 +11,17 @@ from .. import client
 from . import trace as tracing
 from .adapters import stamp
 from .breaker import Backoff, Silence
+from .keeper import keeper as own
 
 # A step's saves wait at most this long for the engine's forward pass, which has raised if it takes longer: then nobody will say that it has ended.
 FORWARD_S = 60.0
 
 
 class _Joined:
-    """A session of this process, used by both threads and closed by the last that does, or by whoever sees that it is dead while nobody does."""
+    """A rank's member of a session, used by both threads and let go of by the last that does, or by whoever sees that it is dead while nobody does."""
 
-    def __init__(self, session):
-        self.session, self.users, self.dead, self.closing = session, 0, False, False
+    def __init__(self, member):
+        self.member, self.session, self.users, self.dead, self.closing = member, member.session, 0, False, False
 
     def end(self):
         """Under the lock: it is dead. Whether it is the caller's to close."""
@@ -34,8 +35,8 @@ class Joining:
     """Joins the session of which the scheduler tells, and lets go of it when it ends, also while there are no steps: its memory would be nobody's until then. make(credentials) gives a client.Session. One that could not be joined is tried again after a pause, which
     doubles: the scheduler goes on to lease for this rank, and a Manager that was full for a moment must not cost the rank all of them."""
 
-    def __init__(self, make, clock=time.monotonic):
-        self._make, self._clock, self._lock = make, clock, threading.Lock()
+    def __init__(self, make, clock=time.monotonic, keeper=own):
+        self._make, self._clock, self._keeper, self._lock = make, clock, keeper, threading.Lock()
         self._joined, self._wanted = {}, None
         self._failed, self._backoff = None, Backoff()  # the credentials that the pause is of
         self._wake_r, self._wake_w = os.pipe()
@@ -64,7 +65,7 @@ class Joining:
                 if not self._backoff.allows(self._clock()):
                     raise client.Lost("the session could not be joined a moment ago")
                 try:
-                    j = self._joined[credentials] = _Joined(self._make(credentials))
+                    j = self._joined[credentials] = _Joined(self._keeper.join(credentials, self._make))
                     self._wake()
                 except (client.PerigeeError, OSError):
                     self._backoff.strike(self._clock())
@@ -79,7 +80,13 @@ class Joining:
             j.users -= 1
             last = j.dead and j.end()
         if last:
-            j.session.close()
+            self._end(j)
+
+    @staticmethod
+    def _end(j):
+        """It is over, and nobody uses it: also the scheduler's half, if that is in this process, is told."""
+        j.member.end()
+        j.member.let_go()
 
     def retire(self, credentials):
         """Lets go of all sessions but one, or of all: their memory is the Manager's again. It is done in a thread, since a Manager that
@@ -92,7 +99,7 @@ class Joining:
             idle = [j for j in [self._joined.pop(c) for c in list(self._joined) if c != self._wanted] if j.end()]
             self._wake()
         for j in idle:
-            j.session.close()
+            j.member.let_go()
 
     def close(self):
         """All sessions end as their users leave them."""
@@ -128,7 +135,7 @@ class Joining:
                 with self._lock:
                     mine = joined[fd].end()
                 if mine:
-                    joined[fd].session.close()
+                    self._end(joined[fd])
 
 
 class _Dropped(Exception):
