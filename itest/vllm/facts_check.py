@@ -82,15 +82,15 @@ class Refused(Case):
                 self.assertEqual([word in r for r in found], [True], found)
                 self.assertEqual(self.reasons({"model_content": "ab" * 32}, change), [], "declared")
 
-    def test_a_rank_in_the_schedulers_process(self):
-        for backend in ("uni", "external_launcher", object):
+    def test_executors(self):
+        for backend in ("mp", "ray", "uni", "external_launcher", object):
             def change(c):
                 c.parallel_config.distributed_executor_backend = backend
             found = self.reasons(change=change)
-            self.assertEqual(["one process" in r for r in found], [True], found)
-        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+            self.assertEqual(["executor" in r for r in found], [True] * (backend not in ("mp", "ray", "uni")), found)
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # else vLLM makes mp of uni on a CPU
         self.addCleanup(os.environ.pop, "VLLM_ENABLE_V1_MULTIPROCESSING")
-        self.assertEqual(["one process" in r for r in self.reasons()], [True], "as vLLM chooses it without processes")
+        self.assertEqual((self.config().parallel_config.distributed_executor_backend, self.reasons()), ("uni", []))
 
 
 if __name__ == "__main__":

@@ -36,6 +36,8 @@ MAX_LEN = 8192
 PAGE = 128 << 10  # bytes: 4 layers, keys and values of 2 heads of 64 in float32, 32 tokens
 SLOTS = 16384  # of the pool: 2 GiB, more than all of this saves before Flipped empties it
 ANSWER = 16  # tokens
+# The executor of all engines but OneProcess's: mp is vLLM's own choice on a CPU.
+EXECUTOR = os.environ.get("QUALIFY_EXECUTOR", "mp")
 LENGTHS = (100, 129, 500, 1000, 1025, 1999, 3000, 4000, 8000)
 watch = Stopwatch()
 results = []  # lines for the end
@@ -49,13 +51,15 @@ class SlowEngine(Engine):
         super().__init__("restore-engine", BLOCKS, MAX_LEN)
         self.slow, self.hold = pathlib.Path(folder, "slow"), pathlib.Path(folder, "hold")
 
-    def start(self, *more, max_seqs=16, blocks=BLOCKS, **extra):
+    def start(self, *more, max_seqs=16, blocks=BLOCKS, executor=EXECUTOR, **extra):
         # Budgets that a busy machine does not use up: what is checked is that all is restored. None of them: the defaults.
         extra = {"instance": "restore", "lookup_ms": 3000, "save_ms": 5000, "load_ms": 10000} | extra
         self.max_seqs, self.blocks = max_seqs, blocks
+        # So vLLM has the scheduler and the rank in one process, as it does by itself on one GPU; and it binds no threads then.
+        uni = ["VLLM_ENABLE_V1_MULTIPROCESSING=0", "OMP_NUM_THREADS=1"] if executor == "uni" else []
         with watch.row("an engine, from nothing to ready"):
             super().start(*more, transfer=perigee(manager, "slow_loads", "SlowConnector", **{k: v for k, v in extra.items() if v is not None}),
-                          environment=[PYTHONPATH, f"PERIGEE_SLOW_LOADS={self.slow}", f"PERIGEE_HOLD_SAVES={self.hold}"])
+                          environment=[PYTHONPATH, *uni, f"PERIGEE_SLOW_LOADS={self.slow}", f"PERIGEE_HOLD_SAVES={self.hold}"])
 
     def again(self, *more, **options):
         """Another start, and it has registered."""
@@ -82,6 +86,55 @@ class Case(unittest.TestCase):
     def saved(self):
         """Until the Manager has what the engine's last steps computed: a step waits for its saves, but not for the last word on them."""
         wait_until(lambda: manager.number("granted_bytes") == 0, "nothing is being published")
+
+    def registered_again(self, prompts, want):
+        """It is registered again, saves and restores."""
+        wait_until(manager.registered, "it has registered again")
+        for p in prompts:
+            self.say(p)
+        self.saved()
+        self.empty()
+        got = [self.say(p) for p in prompts]
+        self.assertEqual([(a.cached, a.ids) for a in got], [(restorable(len(p)), w) for p, w in zip(prompts, want)])
+
+    def post(self, path, body=None):
+        status, text = fetch(engine.url + path, body or {})
+        self.assertEqual(status, 200, text)
+
+    def session(self):
+        return [s["session"] for s in ask(manager.url + "/status")["sessions"]]
+
+    def renewed(self, act):
+        before = self.session()
+        act()
+        wait_until(lambda: len(s := self.session()) == 1 and s != before, "it has registered anew")
+
+    def kill_while_publishing(self, p):
+        """SIGKILL after the twelfth page of a prompt that nobody has: then nothing is held of the engine."""
+        held = engine.hold.with_suffix(".held")
+        engine.hold.write_text("12")
+
+        def ask_in_vain():
+            try:
+                self.say(p)
+            except Exception:  # its engine dies
+                return
+            raise AssertionError("it was answered: it was not held")
+
+        asking = threading.Thread(target=lambda: failed.append(at_once([ask_in_vain])), daemon=True)
+        failed = []
+        asking.start()
+        try:
+            wait_until(held.exists, "a step's saves are held")
+            self.assertGreater(manager.number("granted_bytes"), 0, "slots are granted and not sealed")
+            engine.kill()
+        finally:
+            engine.hold.unlink()
+        asking.join()
+        self.assertEqual(failed, [[None]])
+        wait_until(lambda: manager.number("sessions") == 0, "the engine has gone")
+        for name in ("granted_bytes", "pinned_bytes", "quarantined_bytes"):
+            wait_until(lambda: manager.number(name) == 0, name + " is 0")
 
     def in_a_load(self, act, prompt):
         """What the engine says to a prompt that the Manager has, if act() is done to the Manager between the lease and its load: which proves by its usage that it was."""
@@ -325,30 +378,7 @@ class Fresh(Case):
         p = tokens("killed", 4000)
         want = self.computed(p)
         self.saved()
-        held = engine.hold.with_suffix(".held")
-        engine.hold.write_text("12")
-
-        def ask_in_vain():
-            try:
-                self.say(p)
-            except Exception:  # its engine dies
-                return
-            raise AssertionError("it was answered: it was not held")
-
-        asking = threading.Thread(target=lambda: failed.append(at_once([ask_in_vain])), daemon=True)
-        failed = []
-        asking.start()
-        try:
-            wait_until(held.exists, "a step's saves are held")
-            self.assertGreater(manager.number("granted_bytes"), 0, "slots are granted and not sealed")
-            engine.kill()
-        finally:
-            engine.hold.unlink()
-        asking.join()
-        self.assertEqual(failed, [[None]])
-        wait_until(lambda: manager.number("sessions") == 0, "the engine has gone")
-        for name in ("granted_bytes", "pinned_bytes", "quarantined_bytes"):
-            wait_until(lambda: manager.number(name) == 0, name + " is 0")
+        self.kill_while_publishing(p)
         engine.start()
         wait_until(manager.registered, "it has registered")
         got = self.say(p)
@@ -507,16 +537,6 @@ class Lost(Case):
         n = count[0]
         wait_until(lambda: count[0] >= n + more, f"{more} more requests", 120)
 
-    def again(self, prompts, want):
-        """It is registered again, saves and restores."""
-        wait_until(manager.registered, "it has registered again")
-        for p in prompts:
-            self.say(p)
-        self.saved()
-        self.empty()
-        got = [self.say(p) for p in prompts]
-        self.assertEqual([(a.cached, a.ids) for a in got], [(restorable(len(p)), w) for p, w in zip(prompts, want)])
-
     def test_killed_and_restarted(self):
         def during(count):
             for _ in range(3):
@@ -526,7 +546,7 @@ class Lost(Case):
                 manager.start()
                 wait_until(manager.registered, "it has registered again")
 
-        self.again(*self.serve(during))
+        self.registered_again(*self.serve(during))
 
     def test_killed_during_loads(self):
         p = tokens("killed in a load", 3000)
@@ -535,7 +555,7 @@ class Lost(Case):
         self.empty()
         self.assertEqual(self.in_a_load(manager.kill, p).ids, want)
         manager.start()
-        self.again([p], [want])
+        self.registered_again([p], [want])
 
     def test_stopped_for_a_while(self):
         """A Manager that hangs is worse than one that is gone: everything has its own end."""
@@ -553,7 +573,7 @@ class Lost(Case):
         # The session may have ended, and a Manager that lives waits for the engine's processes before it gives their memory to anybody.
         manager.kill()
         manager.start()
-        self.again(prompts, want)
+        self.registered_again(prompts, want)
 
     def test_a_small_pool(self):
         """64 pages, of which each prompt takes 40: blocks are evicted and refused all the time."""
@@ -601,15 +621,8 @@ class Weights(Case):
     """Weights that are changed in place, or may be: nothing of what was computed before is restored, and nothing is kept under its name. They are the same each time, so that the
     answers are."""
 
-    def post(self, path, body=None):
-        status, text = fetch(engine.url + path, body or {})
-        self.assertEqual(status, 200, text)
-
     def written(self):
         return manager.number("published_blocks_total", 'disposition="write"')
-
-    def session(self):
-        return [s["session"] for s in ask(manager.url + "/status")["sessions"]]
 
     def kept(self, p, want):
         """Computed, saved and restored, all of it."""
@@ -623,11 +636,6 @@ class Weights(Case):
         self.assertEqual((got.cached, got.ids), (restorable(len(p)), want))
         self.saved()
         self.empty()
-
-    def renewed(self, act):
-        before = self.session()
-        act()
-        wait_until(lambda: len(s := self.session()) == 1 and s != before, "it has registered anew")
 
     def test_weights(self):
         p = tokens("weights", 1000)
@@ -725,6 +733,35 @@ class Adapters(Case):
         self.assertNotEqual(got.ids, stale)
 
 
+class OneProcess(Case):
+    """The scheduler's half and the rank's in one process, which vLLM makes by itself on one GPU: whatever ends its session, all that it had is given back, and it goes on."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.prompts = [tokens(f"one process {i}", 1000 + 500 * i) for i in range(4)]
+        cls.want = [complete(engine, p, ANSWER).ids for p in cls.prompts]
+        wait_until(lambda: manager.number("granted_bytes") == 0, "nothing is being published")
+        engine.again(executor="uni")
+
+    def test_one_process(self):
+        names = subprocess.run(["ps", "-s", str(engine.group()), "-o", "args="], capture_output=True, text=True, check=True).stdout
+        self.assertNotIn("Worker", names)
+        with self.subTest("what an engine of two processes has kept"):
+            self.assertEqual([(a.cached, a.ids) for a in map(self.say, self.prompts)], [(restorable(len(p)), w) for p, w in zip(self.prompts, self.want)])
+        self.empty()
+        with self.subTest("the Manager killed within a load"):
+            self.assertEqual(self.in_a_load(manager.kill, self.prompts[-1]).ids, self.want[-1])
+            manager.start()
+            self.registered_again(self.prompts, self.want)
+        with self.subTest("another session while the Manager lives"):  # what is copied meanwhile is TestPythonHalves' and vllm_check.py's
+            self.renewed(lambda: self.post("/reset_prefix_cache?reset_external=true"))
+            wait_until(lambda: manager.number("quarantined_bytes") == 0, "nothing waits for the engine's end")
+            self.registered_again(self.prompts, self.want)
+        with self.subTest("killed"):
+            self.kill_while_publishing(tokens("one process, killed", 4000))
+        results.append("scheduler and rank in one process: restored what two had kept, and after a Manager killed within a load and another session; killed, it held nothing")
+
+
 folder = tempfile.TemporaryDirectory()
 manager = Manager("restore-manager", folder.name, LOGS, SLOTS * PAGE)
 engine = SlowEngine(folder.name)
@@ -749,7 +786,7 @@ def setUpModule():
     wait_until(manager.registered, "the engine has registered")
 
 
-ORDER = [Restored, Times, Preempted, Aborted, Flipped, Lost, Fresh, Defaults, Weights, Adapters]
+ORDER = [Restored, Times, Preempted, Aborted, Flipped, Lost, Fresh, OneProcess, Defaults, Weights, Adapters]
 
 
 def load_tests(loader, *_):
