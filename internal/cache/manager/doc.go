@@ -3,8 +3,9 @@
 //
 // It promises:
 //
-//   - A page is named to an engine only after its bytes were found to be what was sealed. One that is not is dropped, counted and computed
-//     anew.
+//   - A page is named to an engine only after its bytes were found to be what was sealed, or with its checksum to an engine that compares them where it has
+//     copied them to. One that is not is dropped, counted and computed anew. What its publisher writes into it between the look and an engine's copy
+//     only the latter way shows.
 //   - What a process may write or read is nobody else's until the kernel says that the process is gone, or it says itself that
 //     it has unmapped everything.
 //   - What is copied for a process, out of memory of its own or into it, ends before its slots are free, before that memory is unmapped, and before

@@ -13,7 +13,8 @@ import (
 // consumer. The bytes are good during the call of take only, and are not to be written. It returns nil if all consumers have all of
 // their pages; after any error none of them may be used. An error of take ends the restore and is returned.
 //
-// Pages come as the Manager has verified them, so that copying the one hides the verifying of the next.
+// Pages come as the Manager has verified them, so that copying the one hides the verifying of the next. What their publisher's process writes into one between
+// that look and take is not found: RestoreTo compares what it has copied.
 func (s *Session) Restore(ctx context.Context, l *Lease, consumer uint32, take func(i int, page []byte) error) error {
 	return s.restore(ctx, l, consumer, &wire.Start{Lease: l.ID, Consumer: consumer}, func(_ context.Context, first int, pages [][]byte, _ []core.PlanSlot) error {
 		for i := range pages {
