@@ -36,6 +36,13 @@ func (c *cacheCmd) Run(rc *runContext) error {
 	if err != nil {
 		return err
 	}
+	fault, warning := manager.RoomFor(uint64(cfg.PoolBytes), os.DirFS("/"))
+	if fault != "" {
+		return exitError{code: exitUsage, msg: fault}
+	}
+	if warning != "" {
+		rc.log.Warn(warning)
+	}
 	signals := c.signalsForTesting
 	if signals == nil {
 		signals = make(chan os.Signal, 4)

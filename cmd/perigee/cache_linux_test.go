@@ -72,6 +72,8 @@ func TestCacheUsage(t *testing.T) {
 	}{
 		{[]string{"cache"}, "pool_bytes: missing"},
 		{[]string{"cache", "--pool-bytes", "lots"}, "no size"},
+		{[]string{"cache", "--pool-bytes", "1000000TiB"}, "the machine has"},
+		{[]string{"cache", "--pool-bytes", "1GiB", "--instances", "1000000"}, "instances"},
 		{[]string{"cache", "--config", file}, "pool_byte"},
 		{[]string{"cache", "--pool-bytes", "1MiB", "--admin", "here"}, "admin"},
 		{[]string{"cache", "--pool-bytes", "1MiB", "--events", "here"}, "events"},
