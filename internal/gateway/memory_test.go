@@ -87,7 +87,7 @@ func (e *silentEngine) one(c net.Conn) {
 }
 
 // openSilent opens a stream and reads its answer up to the event. Its buffers are given up, those of TLS among them.
-func openSilent(t *testing.T, g *gateway.Gateway, over *tls.Config, body string) net.Conn {
+func openSilent(t *testing.T, g *gateway.Gateway, over *tls.Config, more, body string) net.Conn {
 	_, host, _ := strings.Cut(g.URL(), "://")
 	raw, err := net.Dial("tcp", host)
 	if err != nil {
@@ -97,7 +97,7 @@ func openSilent(t *testing.T, g *gateway.Gateway, over *tls.Config, body string)
 	if over != nil {
 		c = tls.Client(raw, over)
 	}
-	if _, err := fmt.Fprintf(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nAuthorization: Bearer sk-abc\r\nUser-Agent: OpenAI/Python 1.99.0\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
+	if _, err := fmt.Fprintf(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nAuthorization: Bearer sk-abc\r\nUser-Agent: OpenAI/Python 1.99.0\r\n%sContent-Length: %d\r\n\r\n%s", more, len(body), body); err != nil {
 		t.Fatal(err)
 	}
 	in := bufio.NewReader(c)
@@ -132,14 +132,20 @@ const (
 // TestMemoryOfIdleStreams holds what a stream costs that waits for its engine. The race detector's own memory would hide it.
 func TestMemoryOfIdleStreams(t *testing.T) {
 	short := `{"model":"m","stream":true,"messages":[{"role":"user","content":"` + strings.Repeat("word ", 200) + `"}]}`
-	t.Run("plain", func(t *testing.T) { memoryOfIdleStreams(t, false, short, maxIdleStream) })
-	t.Run("TLS", func(t *testing.T) { memoryOfIdleStreams(t, true, short, maxIdleSecureStream) })
+	t.Run("plain", func(t *testing.T) { memoryOfIdleStreams(t, false, "", short, maxIdleStream) })
+	t.Run("TLS", func(t *testing.T) { memoryOfIdleStreams(t, true, "", short, maxIdleSecureStream) })
 	t.Run("TLS with long requests", func(t *testing.T) {
-		memoryOfIdleStreams(t, true, strings.Replace(short, "word ", strings.Repeat("word ", 8000), 1), maxIdleSecureStream)
+		memoryOfIdleStreams(t, true, "", strings.Replace(short, "word ", strings.Repeat("word ", 8000), 1), maxIdleSecureStream)
 	})
+	var long strings.Builder // 62 KiB, which take 320
+	for i := range 900 {
+		fmt.Fprintf(&long, "H%d: %s\r\n", i, strings.Repeat("v", 62))
+	}
+	t.Run("long heads", func(t *testing.T) { memoryOfIdleStreams(t, false, long.String(), short, maxIdleStream) })
+	t.Run("TLS with long heads", func(t *testing.T) { memoryOfIdleStreams(t, true, long.String(), short, maxIdleSecureStream) })
 }
 
-func memoryOfIdleStreams(t *testing.T, secure bool, body string, most uint64) {
+func memoryOfIdleStreams(t *testing.T, secure bool, more, body string, most uint64) {
 	e := startSilentEngine(t)
 	a := newAuthority(t)
 	cert, key := a.issue(t, time.Now().Add(time.Hour))
@@ -170,7 +176,7 @@ discovery: {static: {workers: [{url: %s}]}}
 	}()
 	open := func(n int) {
 		for range n {
-			conns = append(conns, openSilent(t, g, over, body))
+			conns = append(conns, openSilent(t, g, over, more, body))
 		}
 	}
 	for range explain.DefaultSize { // the decision log's memory is none of a stream's

@@ -119,6 +119,7 @@ func (c *call) dropQuestion(n int64) {
 		*c.asked = asked{pieces: pieces[:0]} // whoever sends them has taken their list down
 		questions.Put(c.asked)
 		c.asked = nil
+		c.forgetHead()
 	}
 	c.in.ids, c.in.prompt = nil, nil
 	c.giveBack(c.held - n)
@@ -246,6 +247,9 @@ func (c *call) prepare(kind body.Kind) *Error {
 	if c.r.Method != http.MethodPost {
 		c.w.Header().Set("Allow", http.MethodPost)
 		return errMethod
+	}
+	if !c.hold(c.headBytes()) {
+		return errOverloaded
 	}
 	if e = c.read(); e != nil {
 		return e

@@ -2,10 +2,12 @@ package api
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/gateway/downstream"
@@ -53,4 +55,51 @@ func TestLogKeepsNoHeads(t *testing.T) {
 	s.Wait()
 	<-done
 	runtime.KeepAlive(log)
+}
+
+// TestLongHeadsCount: what a long head has in memory counts from its arrival until the answer begins, and goes then; what is wanted of it until the end stays.
+func TestLongHeadsCount(t *testing.T) {
+	for _, http2 := range []bool{false, true} {
+		bubble(t, rigOptions{HTTP2: http2, Settings: func(s *Settings) { s.MaxBuffered = 256 << 10 }}, func(t *testing.T, r *rig) {
+			more := []string{"Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+			for i := range 200 {
+				more = append(more, fmt.Sprintf("X-More-%d", i), strings.Repeat("v", 100))
+			}
+			asked, begun, goOn := make(chan int64, 1), make(chan struct{}), make(chan struct{})
+			r.engines[0].handler = func(w http.ResponseWriter, _ *http.Request) {
+				asked <- r.s.buffered.Load()
+				rc := startStream(w)
+				_, _ = io.WriteString(w, event("hello"))
+				_ = rc.Flush()
+				close(begun)
+				<-goOn
+				_, _ = io.WriteString(w, doneEvent)
+			}
+			got := make(chan answer, 1)
+			go func() { got <- r.post(chatPath, streamed(chatBody), more...) }()
+			if n := <-asked; n < 200*(100+fieldBytes) {
+				t.Errorf("%d bytes are held before the answer", n)
+			}
+			<-begun
+			synctest.Wait()
+			if n := r.s.buffered.Load(); n != 0 {
+				t.Errorf("%d bytes are held while the answer comes", n)
+			}
+			close(goOn)
+			if a := <-got; a.status != 200 || !strings.HasSuffix(a.body, doneEvent) {
+				t.Errorf("got %+v", a)
+			}
+			synctest.Wait()
+			if last := r.access.last(); last["trace_id"] != "0af7651916cd43dd8448eb211c80319c" || last["method"] != "POST" {
+				t.Errorf("the access log has %v", last)
+			}
+			for i := range 700 {
+				more = append(more, fmt.Sprintf("X-Most-%d", i), strings.Repeat("v", 40))
+			}
+			r.wantError(r.post(chatPath, chatBody, more...), 503, "gateway_overloaded")
+			if n := r.s.buffered.Load(); n != 0 {
+				t.Errorf("%d bytes stay held", n)
+			}
+		})
+	}
 }

@@ -162,6 +162,9 @@ func (c *call) readQuestion(q question, model *string) (*Model, *Error) {
 	if e != nil {
 		return nil, e
 	}
+	if !c.hold(c.headBytes()) {
+		return nil, errOverloaded
+	}
 	text, e := c.readBody()
 	if e != nil {
 		return nil, e
@@ -195,7 +198,7 @@ func (c *call) readQuestion(q question, model *string) (*Model, *Error) {
 	case !q.read(fields):
 		return nil, errUnprocessable
 	}
-	if !c.keep(q.keeps(int64(cap(text)))) {
+	if !c.keep(c.headBytes() + q.keeps(int64(cap(text)))) {
 		return nil, errOverloaded
 	}
 	return m, nil

@@ -319,7 +319,7 @@ func (c *conn) exchange() (again bool) {
 	c.life = nil
 	c.mu.Unlock()
 	l.end()
-	if len(h.text) > keptHead || len(h.fields) > keptFields {
+	if h.long() {
 		c.head, c.header = head{}, http.Header{}
 	}
 	clear(c.header) // what they point to is not to be kept while the connection waits
