@@ -177,11 +177,11 @@ func (r *Registry) publishLocked() {
 		return m
 	})
 	v.tripped = make([]atomic.Uint64, words(len(v.workers)))
-	v.changes = make([]atomic.Uint64, words(len(v.workers)))
+	v.changes = make([]atomic.Uint64, (len(v.workers)+BlockSize-1)/BlockSize)
 	for i, w := range v.workers {
 		v.bySlot[w.slot] = int32(i)
 		v.loads[i] = w.Load
-		w.Load.Watch(&v.changes[i/64]) // before anybody has v; who has the view before it sees that it is no longer the registry's
+		w.Load.Watch(&v.changes[i/BlockSize]) // before anybody has v; who has the view before it sees that it is no longer the registry's
 		if w.breaker.get() != Closed {
 			v.tripped[i/64].Or(1 << (i % 64))
 		}

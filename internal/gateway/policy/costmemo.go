@@ -12,7 +12,7 @@ import (
 
 // costMemo remembers of each candidate what cost takes from its load record, until that changes or its report lapses. Those that have nothing to prefill, as far as is
 // known, and hold nothing of the prompt all cost the same, so that they need no reckoning: a pick reckons with those that have a queue and with those that hold
-// something, and counts the others, in blocks of 64. Means are of whole numbers below 2^53, so it does not matter in which order they are added up.
+// something, and counts the others, in blocks. Means are of whole numbers below 2^53, so it does not matter in which order they are added up.
 //
 // Where most engines have a queue there is nothing to be saved.
 type costMemo struct {
@@ -21,9 +21,14 @@ type costMemo struct {
 		view   *fleet.View
 		seen   []costSeen // by places
 		blocks []costBlock
-		busy   []estimate // of the pick under way; at[i] is the place of busy[i]
-		at     []int
+		busy   []costAt // of the pick under way
 	}
+}
+
+// costAt is what the engine at a place costs.
+type costAt struct {
+	at   int
+	cost float64
 }
 
 // costSeen is what was read of one engine.
@@ -36,7 +41,7 @@ type costSeen struct {
 	refused       bool
 }
 
-// costBlock is 64 candidates.
+// costBlock is a block of candidates.
 type costBlock struct {
 	known            bool
 	members, changes uint64
@@ -111,10 +116,10 @@ func (m *costMemo) look(k *costPick, i int) {
 	*b = costBlock{known: true, members: b.members, changes: b.changes, until: math.MaxInt64, slowest: math.Inf(1)}
 	for w := b.members; w != 0; w &= w - 1 {
 		bit := bits.TrailingZeros64(w)
-		s, e := &m.mu.seen[i*64+bit], k.c.Load(i*64+bit)
+		s, e := &m.mu.seen[i*fleet.BlockSize+bit], k.c.Load(i*fleet.BlockSize+bit)
 		if changes := e.Changes(); !s.known || s.changes != changes || k.now > s.until {
 			s.changes = changes
-			k.read(s, e, k.c.Worker(i*64+bit))
+			k.read(s, e, k.c.Worker(i*fleet.BlockSize+bit))
 		}
 		b.until = min(b.until, s.until)
 		if s.rate > 0 {
@@ -158,7 +163,7 @@ func (m *costMemo) sort(k *costPick) (n int) {
 	}
 	for _, h := range k.m.Held {
 		if at, ok := k.c.Numbered(h.Engine); ok {
-			m.mu.blocks[at/64].reckoned |= 1 << (at % 64)
+			m.mu.blocks[at/fleet.BlockSize].reckoned |= 1 << (at % fleet.BlockSize)
 		}
 	}
 	for i := range m.mu.blocks {
@@ -170,7 +175,7 @@ func (m *costMemo) sort(k *costPick) (n int) {
 // reckon reckons with them, and returns the least cost of all that are admitted.
 func (m *costMemo) reckon(k *costPick) (least float64) {
 	least = math.Inf(1)
-	m.mu.busy, m.mu.at = m.mu.busy[:0], m.mu.at[:0]
+	m.mu.busy = m.mu.busy[:0]
 	for i := range m.mu.blocks {
 		b := &m.mu.blocks[i]
 		b.equal = 0
@@ -178,9 +183,9 @@ func (m *costMemo) reckon(k *costPick) (least float64) {
 			least = min(least, k.atRest())
 		}
 		for w := b.reckoned & b.admitted; w != 0; w &= w - 1 {
-			at := i*64 + bits.TrailingZeros64(w)
+			at := i*fleet.BlockSize + bits.TrailingZeros64(w)
 			e := k.estimate(at)
-			m.mu.busy, m.mu.at = append(m.mu.busy, e), append(m.mu.at, at)
+			m.mu.busy = append(m.mu.busy, costAt{at, e.cost})
 			least = min(least, e.cost)
 		}
 	}
@@ -198,10 +203,9 @@ func (k *costPick) estimate(at int) estimate {
 func (m *costMemo) amongEqual(k *costPick, most float64) estimate {
 	rest := k.atRest() <= most
 	n := 0
-	for i := range m.mu.busy {
-		if m.mu.busy[i].cost <= most {
-			at := m.mu.at[i]
-			m.mu.blocks[at/64].equal |= 1 << (at % 64)
+	for _, b := range m.mu.busy {
+		if b.cost <= most {
+			m.mu.blocks[b.at/fleet.BlockSize].equal |= 1 << (b.at % fleet.BlockSize)
 		}
 	}
 	for i := range m.mu.blocks {
@@ -211,7 +215,6 @@ func (m *costMemo) amongEqual(k *costPick, most float64) estimate {
 		}
 		n += bits.OnesCount64(b.equal)
 	}
-	clear(m.mu.busy) // lets go of the engines
 	d := newDraw(k.p.seed, k.r.Key, k.r.Stage)
 	best := k.estimate(m.nth(d.intN(n)))
 	if other := k.estimate(m.nth(d.intN(n))); other.requests < best.requests {
@@ -231,7 +234,7 @@ func (m *costMemo) nth(n int) int {
 		for ; n > 0; n-- {
 			w &= w - 1
 		}
-		return i*64 + bits.TrailingZeros64(w)
+		return i*fleet.BlockSize + bits.TrailingZeros64(w)
 	}
 	panic("policy: fewer are equal than were counted")
 }

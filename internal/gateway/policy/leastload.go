@@ -27,7 +27,7 @@ var _ Policy = (*LeastLoad)(nil)
 // Name implements Policy.
 func (p *LeastLoad) Name() string { return "load_based" }
 
-// Pick implements Policy. It looks anew at those candidates only whose block of 64 has one that has changed; see leastMemo. Where that cannot be known, or nobody
+// Pick implements Policy. It looks anew at those candidates only whose block has one that has changed; see leastMemo. Where that cannot be known, or nobody
 // can be picked, it looks at all.
 func (p *LeastLoad) Pick(_ context.Context, c *fleet.Set, r *Request) (Pick, error) {
 	if c.Len() == 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 )
 
-// leastMemo remembers what load_based has seen of each block of 64 candidates: the least loaded of them, by the reports and by what is in flight here,
+// leastMemo remembers what load_based has seen of each block of candidates: the least loaded of them, by the reports and by what is in flight here,
 // and how many share that. It is good while nothing of the block has changed, nor who is a candidate, and until the first of its reports lapses. So a pick looks
 // at the two or three blocks whose engines got or ended a request or gave a report since the pick before, and at one word of the others.
 type leastMemo struct {
@@ -40,7 +40,7 @@ func (m *leastMemo) pick(p *LeastLoad, k *leastLoadPick) (scored, bool) {
 		members, changes := k.c.Block(i)
 		if b := &blocks[i]; !b.known || b.members != members || b.changes != changes || k.now > b.until {
 			b.members, b.changes = members, changes
-			b.look(p, k, i*64)
+			b.look(p, k, i*fleet.BlockSize)
 		}
 		k.reported = k.reported && blocks[i].reported
 	}
@@ -61,7 +61,7 @@ func (m *leastMemo) pick(p *LeastLoad, k *leastLoadPick) (scored, bool) {
 			continue
 		}
 		if skip < b.ties {
-			return blocks[i].nth(p, k, i*64, skip, best.least), true
+			return blocks[i].nth(p, k, i*fleet.BlockSize, skip, best.least), true
 		}
 		skip -= b.ties
 	}
