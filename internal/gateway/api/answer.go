@@ -238,7 +238,7 @@ func (c *call) whole(l *leg, resp *http.Response) *failure {
 	l.end(judge(resp.StatusCode))
 	c.dropQuestion(int64(cap(buf)))
 	c.head(resp, int64(len(buf)))
-	if c.send(buf) != nil {
+	if c.ready = c.send(buf) == nil; !c.ready {
 		c.clientLeft, c.broken = true, true
 	}
 	return nil

@@ -85,6 +85,8 @@ type call struct {
 	ttft       time.Duration
 	sent       int64 // bytes of the answer's body
 	usage      sse.Usage
+	took       time.Duration // from arrival to when all was accounted
+	ready      bool          // the whole answer was given to the server, its length before it
 	clientLeft bool
 	stalled    bool // it did not leave: it was cut off because it read too slowly; clientLeft too
 	broken     bool // the answer broke off after its head was sent: the connection must not end cleanly
@@ -141,13 +143,11 @@ func (s *Server) completions(kind body.Kind) http.Handler {
 		c := &call{usual: &usual, asked: questions.Get().(*asked), s: s, v: s.current.Load(), w: w, rc: *http.NewResponseController(w), r: r, path: path, started: time.Now(), id: requestID(r.Header)}
 		c.trace = s.Tracer.Begin(r, path, c.started)
 		c.key = bits.RotateLeft64(s.Seed, 17) ^ s.requests.Add(1)*0x9e3779b97f4a7c15
-		s.active.Add(1)
-		defer s.active.Add(-1)
-		c.v.active.Add(1)
-		defer c.v.active.Add(-1)
-		c.countArrival()
-		w.Header()[headerRequestID] = []string{c.id}
-		c.serve(kind)
+		c.answer(kind)
+		if c.ready && r.ProtoMajor == 1 { // all is accounted, and the client need not wait for a log that is written later anyway
+			_ = c.rc.Flush() // an error shows in the connection's end, as where the server writes the answer
+		}
+		c.logAccess()
 		if c.broken {
 			resetOldClient(r)
 		}
@@ -155,6 +155,17 @@ func (s *Server) completions(kind body.Kind) http.Handler {
 			panic(http.ErrAbortHandler) // the one way to end a connection so that the client sees it
 		}
 	})
+}
+
+// answer answers the request, which counts as one under way for so long.
+func (c *call) answer(kind body.Kind) {
+	c.s.active.Add(1)
+	defer c.s.active.Add(-1)
+	c.v.active.Add(1)
+	defer c.v.active.Add(-1)
+	c.countArrival()
+	c.w.Header()[headerRequestID] = []string{c.id}
+	c.serve(kind)
 }
 
 // serve answers the request.
@@ -472,6 +483,7 @@ func (c *call) refuse(e *Error) {
 // finish takes down how the request ended.
 func (c *call) finish() {
 	took := time.Since(c.started)
+	c.took = took
 	if c.status == 0 {
 		c.status, c.unanswered = statusClientLeft, true
 	}
@@ -495,7 +507,6 @@ func (c *call) finish() {
 			PromptTokens: count(c.usage.Prompt), CachedTokens: count(c.usage.Cached), CompletionTokens: count(c.usage.Completion),
 		})
 	}
-	c.logAccess(took)
 	if c.trace != nil {
 		c.endTrace(took)
 	}

@@ -62,19 +62,19 @@ func (r *record) count(name string, n sse.Count) {
 }
 
 // logAccess writes the request's record.
-func (c *call) logAccess(took time.Duration) {
+func (c *call) logAccess() {
 	if c.s.Access == nil {
 		return
 	}
 	r := lineRecords.Get().(*record)
 	defer lineRecords.Put(r)
-	r.begin(c.started.Add(took))
+	r.begin(c.started.Add(c.took))
 	r.text("request_id", c.id)
 	r.text("method", shortMethod(c.r.Method))
 	r.text("path", c.path)
 	r.int("status", int64(c.status))
 	r.text("outcome", c.ending())
-	r.millis("duration_ms", took)
+	r.millis("duration_ms", c.took)
 	r.int("sent_bytes", c.sent)
 	if c.code != "" {
 		r.text("error_code", c.code)

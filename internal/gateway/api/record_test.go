@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
@@ -15,11 +16,15 @@ import (
 
 // accessLog keeps the lines of the access log.
 type accessLog struct {
+	stuck chan struct{} // until it is closed nothing is written; nil: it is not stuck
 	mu    sync.Mutex
 	lines []string
 }
 
 func (l *accessLog) Write(p []byte) (int, error) {
+	if l.stuck != nil {
+		<-l.stuck
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lines = append(l.lines, string(p))
@@ -33,8 +38,10 @@ func (l *accessLog) everything() string {
 	return strings.Join(l.lines, "")
 }
 
-// last returns the members of the last line, what every line has left out. Numbers with a point are float64, others int64.
+// last returns the members of the last line, what every line has left out. Numbers with a point are float64, others int64. It is for bubbles: a line is
+// written when the client has its answer.
 func (l *accessLog) last() map[string]any {
+	synctest.Wait()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.lines) == 0 {

@@ -323,6 +323,30 @@ func TestAccessLog(t *testing.T) {
 	})
 }
 
+// TestAnswerBeforeItsLine: a client has its whole answer before the line of the access log is written, and by then all else is accounted.
+func TestAnswerBeforeItsLine(t *testing.T) {
+	bubble(t, rigOptions{}, func(t *testing.T, r *rig) {
+		r.access.stuck = make(chan struct{})
+		a := r.post(textPath, textBody)
+		if a.err != nil || a.status != 200 || a.body != okAnswer {
+			t.Errorf("got %+v", a)
+		}
+		if got := a.header["Content-Length"]; len(got) != 1 || got[0] != itoa(len(okAnswer)) {
+			t.Errorf("its length is %q", got)
+		}
+		if got := r.metric(`responses_total{method="POST",route="` + textPath + `",status_code="200"}`); got != "1" {
+			t.Errorf("%q answers were counted", got)
+		}
+		if n, active := r.s.Active(), r.engines[0].worker.Load.Active(); n != 0 || active != 0 {
+			t.Errorf("%d requests are under way, %d at the engine", n, active)
+		}
+		close(r.access.stuck)
+		if got := r.access.last(); got["status"] != int64(200) {
+			t.Errorf("the log has %v", got)
+		}
+	})
+}
+
 // TestLoadGauges: what is in flight on an engine is told by stage, tokens for prefill and requests for decode, and is gone with the request.
 func TestLoadGauges(t *testing.T) {
 	bubble(t, rigOptions{Specs: pair(fleet.SGLang)}, func(t *testing.T, r *rig) {
