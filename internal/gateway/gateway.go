@@ -65,8 +65,9 @@ type Gateway struct {
 	peers     *peers.Peers // nil: none
 	tracer    *tracing.Tracer
 	transport *upstream.Transport
-	// engineKeys stand before both ways to engines; asking is the keeper's.
+	// engineKeys stand before both ways to engines; asking is the keeper's, over questions.
 	engineKeys engineKeys
+	questions  questions
 	asking     *http.Client
 	silent     silent
 	blind      blindCaps
@@ -171,7 +172,7 @@ func assembled(o *Options, held *files, seen sight) *Gateway {
 	g := &Gateway{
 		log: o.Log, level: o.Level, seed: o.Seed, tracker: &load.Tracker{}, explain: explain.NewLog(o.DecisionLog), failed: make(chan error, 3),
 		registry:  fleet.NewRegistry(assemble.Breaker(&c.Breaker), c.Load.Freshness),
-		transport: upstream.New(upstream.Options{}), asking: keeper.NewClient(), metrics: telemetry.New(),
+		transport: upstream.New(upstream.Options{}), questions: newQuestions(), metrics: telemetry.New(),
 		source: o.Source, nudge: make(chan struct{}, 1), files: held, seen: seen,
 	}
 	g.absent = &absentees{registry: g.registry, log: o.Log, gone: map[string]absence{}}
@@ -179,7 +180,7 @@ func assembled(o *Options, held *files, seen sight) *Gateway {
 	g.cfg.Store(c)
 	g.setLevel(c)
 	g.engineKeys.set(keysByURL(c, held, nil, nil))
-	g.asking.Transport = g.engineKeys.over(g.asking.Transport)
+	g.asking = &http.Client{Transport: g.engineKeys.over(g.questions)}
 	g.public.cert.Store(held.publicCert)
 	g.admin.cert.Store(held.adminCert)
 	return g
@@ -190,6 +191,7 @@ func (g *Gateway) abandon() {
 	g.prefixes.close()
 	g.tracer.Close()
 	g.transport.Close()
+	g.questions.Close()
 }
 
 // beginTracing makes the tracer, and turns it on where the configuration has it on.
@@ -373,5 +375,5 @@ func (g *Gateway) close() {
 	g.server.Close()
 	g.tracer.Close() // when no span is under way any more
 	g.transport.Close()
-	g.asking.CloseIdleConnections()
+	g.questions.Close()
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"os"
 	"syscall"
 	"time"
@@ -43,7 +44,9 @@ type conn struct {
 	whole bool               // all of it was written
 	fault error              // what writing met
 
-	hasty  bool      // a write's time-out is set, and may have passed
+	hasty bool                   // a write's time-out is set, and may have passed
+	trace *httptrace.ClientTrace // of the request at hand; nil: nobody's
+
 	served int       // answers read to their end
 	idleAt time.Time // when it was put aside
 

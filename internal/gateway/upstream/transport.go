@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"sync"
 	"time"
 )
@@ -23,6 +24,8 @@ type Options struct {
 	IdleTimeout time.Duration
 	// MaxHead bounds an answer's head, in bytes, and a chunked body's trailer. Default 64 KiB.
 	MaxHead int
+	// Trace has the httptrace.ClientTrace of a request's context told of its connection: by GotConn, and by PutIdleConn where it is kept.
+	Trace bool
 	// TLS is used for https. Default: TLS 1.2 or newer with the system's roots.
 	TLS *tls.Config
 }
@@ -152,6 +155,9 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		if c, err = t.get(ctx, req.URL.Scheme, req.URL.Host); err != nil {
 			return nil, &Error{Stage: Dialing, Err: err}
 		}
+		if t.o.Trace {
+			c.tell(ctx)
+		}
 		c.unhook = afterEnd(ctx, c.end)
 		var resp *http.Response
 		if resp, err = c.exchange(req, pieces); err == nil {
@@ -175,6 +181,13 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, e
 	}
 	return nil, &Error{Stage: Asking, Reused: reused, Err: err}
+}
+
+// tell tells who traces the request that it has the connection.
+func (c *conn) tell(ctx context.Context) {
+	if c.trace = httptrace.ContextClientTrace(ctx); c.trace != nil && c.trace.GotConn != nil {
+		c.trace.GotConn(httptrace.GotConnInfo{Conn: c.Conn, Reused: c.served > 0})
+	}
 }
 
 // afterEnd is context.AfterFunc, without an object of its own for contexts that have such a function. f does not block.
@@ -248,14 +261,19 @@ func (t *Transport) forget(key place) {
 // put keeps a connection for later, or closes it.
 func (t *Transport) put(c *conn) {
 	c.idleAt = time.Now()
+	trace := c.trace
+	c.trace = nil // once it is put, it is another's
 	t.mu.Lock()
 	keep := !t.mu.closed && len(t.mu.idle[c.key]) < t.o.IdlePerHost
 	if keep {
 		t.mu.idle[c.key] = append(t.mu.idle[c.key], c)
 	}
 	t.mu.Unlock()
-	if !keep {
+	switch {
+	case !keep:
 		_ = c.Close()
+	case trace != nil && trace.PutIdleConn != nil:
+		trace.PutIdleConn(nil)
 	}
 }
 
