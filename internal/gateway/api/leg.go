@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/lifetime"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
@@ -39,6 +41,7 @@ var (
 type leg struct {
 	s      *Server
 	worker *fleet.Worker
+	config uint64 // the number of the one that it began under
 	model  string
 	mode   string // plain, prefill, decode
 
@@ -83,7 +86,7 @@ func (c *call) begin(parent context.Context, p *policy.Pick, stage fleet.Stage, 
 		c.notDispatched(w, stage)
 		return nil, &failure{answer: errBreakerOpen, what: "breaker open", again: true, exclude: w.ID}
 	}
-	l := &leg{s: s, worker: w, model: c.model.ID, mode: stage.String(), ticket: ticket, parent: parent}
+	l := &leg{s: s, worker: w, config: c.v.number, model: c.model.ID, mode: stage.String(), ticket: ticket, parent: parent}
 	l.life.Under(parent)
 	account := load.StagePrefill
 	if stage == fleet.Decode {
@@ -139,7 +142,32 @@ func (l *leg) end(o fleet.Outcome, label string) {
 	now := time.Now()
 	l.s.Registry.Done(l.ticket, o, now)
 	l.span.End(int(l.status), label, now)
-	l.s.Metrics.WorkerRequests.WithLabelValues(l.worker.ID, l.model, l.mode, label).Inc()
+	l.countEnd(label)
+}
+
+// success is how nearly all dispatches end, for the metrics.
+const success = "success"
+
+// usualEnd is the counter of the dispatches to one engine that succeed, kept beside it: with 1,000 engines a look-up compares labels that nobody has read for long. Another
+// configuration may have dropped the model's series since, and looks it up anew.
+type usualEnd struct {
+	config      uint64
+	model, mode string
+	count       prometheus.Counter
+}
+
+// countEnd counts the dispatch by how it ended.
+func (l *leg) countEnd(label string) {
+	if label != success {
+		l.s.Metrics.WorkerRequests.WithLabelValues(l.worker.ID, l.model, l.mode, label).Inc()
+		return
+	}
+	k, _ := l.worker.Kept.Load().(*usualEnd)
+	if k == nil || k.config != l.config || k.mode != l.mode || k.model != l.model {
+		k = &usualEnd{l.config, l.model, l.mode, l.s.Metrics.WorkerRequests.WithLabelValues(l.worker.ID, l.model, l.mode, success)}
+		l.worker.Kept.Store(k)
+	}
+	k.count.Inc()
 }
 
 // timedOut is called when the clock has run down. A stream's runs on while parts come, since to stop and start it with each would cost more than the look
@@ -252,7 +280,7 @@ func judge(status int) (fleet.Outcome, string) {
 	case status >= 400:
 		return fleet.Success, "client_error"
 	case status >= 200 && status < 300:
-		return fleet.Success, "success"
+		return fleet.Success, success
 	}
 	return fleet.Success, "error" // an engine that redirects is alive, but of no use
 }

@@ -22,6 +22,7 @@ type Config struct {
 // ends under what it began with.
 type served struct {
 	Config
+	number uint64            // each has another
 	models map[string]*Model // by id and alias
 
 	// pinned is the fleet as it was when this configuration was about to be replaced: a request that is still under way
@@ -75,6 +76,7 @@ func (s *Server) Apply(c Config) error {
 		return err
 	}
 	old := s.current.Load()
+	next.number = old.number + 1
 	old.pinned.CompareAndSwap(nil, s.Registry.View())
 	s.retired.Lock()
 	s.retired.list = append(s.retired.list, old)

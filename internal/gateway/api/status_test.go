@@ -323,6 +323,30 @@ func TestAccessLog(t *testing.T) {
 	})
 }
 
+// TestCountsOfAModelThatReturns: requests of a model that was taken out, with its series, and put back are counted where they are seen.
+func TestCountsOfAModelThatReturns(t *testing.T) {
+	bubble(t, rigOptions{}, func(t *testing.T, r *rig) {
+		with := r.s.current.Load().Config
+		without := with
+		without.Models = nil
+		series := `worker_requests_total{mode="plain",model="m",outcome="success",worker="w0"}`
+		for _, c := range []Config{with, without, with} {
+			if err := r.s.Apply(c); err != nil {
+				t.Fatal(err)
+			}
+			want := ""
+			if len(c.Models) > 0 {
+				r.post(textPath, textBody)
+				r.post(textPath, textBody)
+				want = "2"
+			}
+			if got := r.metric(series); got != want {
+				t.Errorf("with %d models %q are counted, want %q", len(c.Models), got, want)
+			}
+		}
+	})
+}
+
 // TestAnswerBeforeItsLine: a client has its whole answer before the line of the access log is written, and by then all else is accounted.
 func TestAnswerBeforeItsLine(t *testing.T) {
 	bubble(t, rigOptions{}, func(t *testing.T, r *rig) {

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"slices"
+	"sync/atomic"
 
 	"github.com/perigee-llm/perigee/internal/gateway/load"
 )
@@ -92,6 +93,8 @@ type Worker struct {
 	Load *load.Engine
 	// No is the engine's number: the same as long as its id stays registered, and never given to another. From 1.
 	No uint32
+	// Kept is what the path of requests has found for the engine and would look up again for each of them; its owner alone knows what.
+	Kept atomic.Value
 
 	breaker *breaker
 	slot    int // dense number within the registry, for O(1) membership tests
