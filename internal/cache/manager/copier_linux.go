@@ -111,9 +111,9 @@ func (c *copier) add(j *copyJob, helped bool) {
 // millisecond or two.
 const helpMost = 8 << 20
 
-// wakeWorth is how long what is left must take for another goroutine to be woken for it: on a virtual machine an idle processor takes some 50 µs to
-// come, and waking it costs as much as copying half a megabyte.
-const wakeWorth = 100 * time.Microsecond
+// wakeWorth is how long what is left must take for another goroutine to be woken for it: on a virtual machine an idle processor takes some 100 µs
+// to come, and waking it costs 10 here.
+const wakeWorth = 200 * time.Microsecond
 
 // mayHelp says that nobody waits but j, and that somebody more may copy.
 func (c *copier) mayHelp(j *copyJob) bool {
