@@ -174,9 +174,9 @@ var arrows = map[string][]string{
 	"bench/cache":             {"internal/cache/channel/client", "internal/cache/channel/wire", "internal/cache/core", "internal/cache/state"},
 	"bench/gateway":           {}, // it measures built binaries from outside
 	"bench/tokenizers":        {"internal/gateway/tokens/bpe"},
-	"bench/eval/judge":        {"internal/splitmix"}, // whether what was declared before a run holds
-	"bench/eval":              {"bench/eval/judge"},  // files in, files out
-	"itest/sglang/loop":       {},                    // what restores are held against: a copy and a checksum
+	"bench/eval/judge":        {"internal/splitmix"},      // whether what was declared before a run holds
+	"bench/eval":              {"bench/eval/judge"},       // files in, files out
+	"itest/sglang/loop":       {"internal/cache/copysum"}, // what restores are held against: a copy and a checksum
 	"internal/house":          {},
 	"internal/house/isstatic": {},
 }

@@ -1,5 +1,5 @@
 """speed.py PERIGEE [TABLE...]: how fast the backend restores pages, beside a loop that copies and checksums pages between the same two memories, the Manager's and the engine's host
-pool, in one thread of another process (loop/main.go, built here: needs Go), in turns. Tables are cold, models and hot; all three if none is named; models=Llama is
+pool, in one thread of another process (loop/main.go, built here: needs Go), in turns; once by Go's copy and a checksum, and once ("past") in one pass that passes the caches by, as the Manager does. Tables are cold, models and hot; all three if none is named; models=Llama is
 of the rows with that in their names.
 
 cold and models: each get and each turn of the loop is of another prompt and to other pages of the host pool, and nothing is touched again before all of COLD bytes of both memories
@@ -101,7 +101,7 @@ class Prompts:
     def __init__(self, program, model, tokens, layout, sets):
         self.bytes = bytes_ = model.page(tokens)
         self.n = n = min(128, MOST // bytes_)
-        sets = sets or max(4, 2 * -(-COLD // (2 * n * bytes_)))
+        sets = sets or max(6, 3 * -(-COLD // (3 * n * bytes_)))
         self.case = case = pc.Case()
         case.setUp()
         case.m.kill()
@@ -125,22 +125,22 @@ class Prompts:
         froms = [[i * arena.slot_bytes for i in lies_at(b, keys)[1]] for keys in self.keys]
         base = b._shared.regions[0][0]
         tos = [[a - base for a in p.places(at, n).addresses] for at in self.places]
-        self.lines = {}
-        self.line = lambda i, j: " ".join(map(str, froms[i] + tos[j])) + "\n"
+        self.line = lambda i, j, past=0: " ".join(map(str, [past] + froms[i] + tos[j])) + "\n"
         self.loop = Loop(program, case.m, pool, arena, bytes_, p.sizes)
         self.pool = pool
 
     def turns(self):
-        """(prompt to get, prompt for the loop, whether the loop is first)"""
+        """For each turn the prompts of who comes first, second and third, by who that is."""
+        who = ("get", "loop", "past")
         if len(self.keys) == 1:
-            yield from ((0, 0, i % 2) for i in range(TURNS + 20))
+            yield from ({who[(i + k) % 3]: 0 for k in range(3)} for i in range(TURNS + 20))
             return
         order = list(range(len(self.keys)))
         random.Random(len(order)).shuffle(order)
-        half = len(order) // 2
-        for lap in range(-(-TURNS // half) + 1):
-            for i in range(half):
-                yield order[2 * i + lap % 2], order[2 * i + (lap + 1) % 2], i % 2
+        third = len(order) // 3
+        for lap in range(-(-TURNS // third) + 1):
+            for i in range(third):
+                yield {who[(i + k) % 3]: order[3 * i + (k + lap) % 3] for k in range(3)}
 
     def check(self):
         """What was restored last is what was stored."""
@@ -172,32 +172,36 @@ def cpu(pid):
     return time.clock_gettime(~pid << 3 | 2)
 
 
+def get(x, keys, places, pid):
+    began = time.perf_counter()
+    assert x.backend.batch_exists(keys) == x.n
+    asked = time.perf_counter() - began
+    here, there = time.thread_time(), cpu(pid)
+    began = time.perf_counter()
+    got = x.backend.batch_get_v1(keys, places)
+    seconds = time.perf_counter() - began
+    here, there = time.thread_time() - here, cpu(pid) - there
+    assert got == [True] * x.n
+    return {"exists": asked, "get": seconds, "cpu here": here, "cpu there": there}
+
+
 def measure(program, model, tokens, layout, sets):
     x = Prompts(program, model, tokens, layout, sets)
-    b, pid = x.backend, x.case.m.child.pid
-    took = {"loop": [], "exists": [], "get": [], "cpu here": [], "cpu there": []}
+    pid = x.case.m.child.pid
+    took = {"loop": [], "past": [], "exists": [], "get": [], "cpu here": [], "cpu there": []}
     turns = list(x.turns())
-    skip = max(20, len(x.keys) // 2)
-    for count, (i, j, first) in enumerate(turns):
-        to = i if len(x.keys) > 1 else 1
-        line = x.line(j, (j + len(x.places) // 2) % len(x.places) if len(x.keys) > 1 else 1)
-        keys, places = x.keys[i], x.places[(to + len(x.places) // 2) % len(x.places) if len(x.keys) > 1 else 1]
-        if first:
-            looped = x.loop.once(line)
-        began = time.perf_counter()
-        assert b.batch_exists(keys) == x.n
-        asked = time.perf_counter() - began
-        here, there = time.thread_time(), cpu(pid)
-        began = time.perf_counter()
-        got = b.batch_get_v1(keys, places)
-        seconds = time.perf_counter() - began
-        here, there = time.thread_time() - here, cpu(pid) - there
-        assert got == [True] * x.n
-        if not first:
-            looped = x.loop.once(line)
-        if count >= skip:
-            for what, v in zip(took, (looped, asked, seconds, here, there)):
-                took[what].append(v)
+    skip = max(20, len(x.keys) // 3)
+    for count, turn in enumerate(turns):
+        for who, i in turn.items():  # in this order
+            to = (i + len(x.places) // 2) % len(x.places)
+            if who != "get":
+                line = x.line(i, to, int(who == "past"))
+                times = {who: x.loop.once(line)}
+            else:
+                times = get(x, x.keys[i], x.places[to], pid)
+            if count >= skip:
+                for what, seconds in times.items():
+                    took[what].append(seconds)
     x.check()
     took["set"] = x.set[len(x.set) // 4:]
     x.close()
@@ -206,9 +210,9 @@ def measure(program, model, tokens, layout, sets):
 
 def row(what, x, took):
     us = {k: (1e6 * statistics.median(v), 1e6 * min(v)) for k, v in took.items()}
-    shares = [us["loop"][i] / us["get"][i] for i in (0, 1)]
-    times = " | ".join(f"{us[k][0]:,.0f} ({us[k][1]:,.0f})" for k in ("loop", "exists", "get", "set"))
-    print(f"| {what} | {x.bytes / 1024:,.0f} KiB | {x.pieces} | {x.n} | {times} | {us['cpu here'][0]:,.0f} + {us['cpu there'][0]:,.0f} | **{shares[0]:.2f}** ({shares[1]:.2f}) |", flush=True)
+    shares = " | ".join(f"{b}{us[k][0] / us['get'][0]:.2f}{b} ({us[k][1] / us['get'][1]:.2f})" for k, b in (("loop", "**"), ("past", "")))
+    times = " | ".join(f"{us[k][0]:,.0f} ({us[k][1]:,.0f})" for k in ("loop", "past", "exists", "get", "set"))
+    print(f"| {what} | {x.bytes / 1024:,.0f} KiB | {x.pieces} | {x.n} | {times} | {us['cpu here'][0]:,.0f} + {us['cpu there'][0]:,.0f} | {shares} |", flush=True)
 
 
 def tables(names):
@@ -226,7 +230,7 @@ def main():
         program = os.path.join(folder, "loop")
         subprocess.run(["go", "build", "-o", program, "./itest/sglang/loop"], cwd=pc.ROOT, check=True)
         for name, rows in tables(sys.argv[2:]).items():
-            print(f"\n{name}; medians (least) of {TURNS} turns and more, microseconds\n\n| | page | pieces | pages | loop | `batch_exists` | `batch_get_v1` | `batch_set_v1` | cpu | share of the loop's speed |\n" + "|---" * 10 + "|", flush=True)
+            print(f"\n{name}; medians (least) of {TURNS} turns and more, microseconds\n\n| | page | pieces | pages | loop | past | `batch_exists` | `batch_get_v1` | `batch_set_v1` | cpu | share of the loop's speed | of past's |\n" + "|---" * 12 + "|", flush=True)
             for what, model, tokens, layout, sets in rows:
                 row(what, *measure(program, model, tokens, layout, sets))
 

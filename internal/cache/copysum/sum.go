@@ -12,7 +12,7 @@ type Sum struct {
 // CanSum says whether a Sum can be made here of so many bytes, of which the last piece has so many and all others multiples of Block.
 func CanSum(total, last int) bool { return quick && total >= least && last >= 64 }
 
-// Past copies a piece, and not the last one, to as many bytes. That it has arrived is told by End alone.
+// Past copies a piece, and not the last one, to as many bytes. As after Past, Fence comes before anybody is told.
 func (s *Sum) Past(dst, src []byte) {
 	if len(src) == 0 {
 		return
@@ -22,12 +22,11 @@ func (s *Sum) Past(dst, src []byte) {
 	blocks(&s.sums, &dst[0], &src[0], len(src)/Block, aligned(dst))
 }
 
-// End copies the last piece, and returns the sum. All is stored when it returns.
+// End copies the last piece as Past does, and returns the sum.
 func (s *Sum) End(dst, src []byte) uint64 {
 	s.add(len(src))
 	dst = dst[:len(src)]
 	pass(&s.sums, &dst[0], &src[0], len(src), aligned(dst))
-	Fence()
 	return merged(&s.sums, s.total)
 }
 

@@ -208,6 +208,7 @@ func (c *copier) copy(j *copyJob, from, to int) (ended bool) {
 	if from < to {
 		began := time.Now()
 		bad, mismatch = c.m.copyPages(j, from, to)
+		hostpool.Fence() // the batch is told of from here on
 		c.m.counts.copyNanos[lane(j.out)].Add(int64(time.Since(began)))
 	}
 	return c.give(j, bad, mismatch)

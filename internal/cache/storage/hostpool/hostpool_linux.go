@@ -130,7 +130,7 @@ func (p *Pool) Warm() uint64 { return p.warm.Load() }
 type Runs func(i int) (at uint64, length int)
 
 // Read fills dst with n runs, one behind the other, whose lengths add up to dst's, and returns XXH3-64 of what has arrived. The error is ErrGone, also for what was
-// never offered.
+// never offered. Fence comes before anybody is told.
 func (p *Pool) Read(dst []byte, n int, runs Runs) (sum uint64, err error) {
 	defer p.faulted(&err)
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -155,8 +155,8 @@ func (p *Pool) Read(dst []byte, n int, runs Runs) (sum uint64, err error) {
 	return sum, err
 }
 
-// Write writes src into n runs, as Read reads them, and returns XXH3-64 of what was written. It passes this processor's caches by where it can. All has arrived when it
-// returns.
+// Write writes src into n runs, as Read reads them, and returns XXH3-64 of what was written. It passes this processor's caches by where it can: as Read, it
+// leaves the Fence to its caller.
 func (p *Pool) Write(src []byte, n int, runs Runs) (sum uint64, err error) {
 	defer p.faulted(&err)
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -177,12 +177,14 @@ func (p *Pool) Write(src []byte, n int, runs Runs) (sum uint64, err error) {
 		stream(part, from[:len(part)])
 		from = from[len(part):]
 	})
-	storeFence()
 	if err == nil {
 		sum = xxh3.Hash(src) // after the copy: what is changed behind it has been copied already
 	}
 	return sum, err
 }
+
+// Fence has all that this goroutine has read and written arrive before whatever it does next. One is enough for many copies.
+func Fence() { storeFence() }
 
 // sums says whether copying can make the sum as it goes.
 func (p *Pool) sums(total, n int, runs Runs) bool {
