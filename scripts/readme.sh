@@ -15,7 +15,7 @@ if [[ ! -f $file ]]; then
 	exit 1
 fi
 tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
+trap '[[ $BASHPID != "$$" ]] || rm -rf "$tmp"' EXIT # not in a timer that is ended as it begins, and has not dropped the trap yet
 
 # Writes block N to $tmp/N.sh, its line number to N.line and its comment to N.mark.
 awk -v dir="$tmp" '

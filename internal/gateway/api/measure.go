@@ -66,7 +66,11 @@ func (c *call) tokenize(in *input) {
 		return // the estimate stands
 	}
 	defer c.s.encoders.leave(len(c.body))
-	work := encodingNeeds(0, r.Prompt, r.Messages, r.Tools, r.Documents, r.Kwargs)
+	text, prompts := 0, r.Prompt
+	if len(prompts) > 0 && prompts[0] == '"' {
+		text, prompts = len(prompts), nil // one text has no values in it, whatever it looks like
+	}
+	work := encodingNeeds(text, prompts, r.Messages, r.Tools, r.Documents, r.Kwargs)
 	if !c.holdWork(work) {
 		return
 	}
