@@ -33,7 +33,7 @@ type Index struct {
 	litter   int           // claims of theirs, by block
 	sweepAt  uint32        // the block that Sweep looks at next
 	path     []blockHash   // scratch of prove
-	ahead    [32]chain.Key // scratch of stored
+	ahead    [16]chain.Key // scratch of stored; for twice as many the processor has too few pages at hand
 	hashName hashes
 	hashHash hashes
 }
