@@ -5,7 +5,7 @@
 // shrinking would forbid that, but engines do not make their pools sealable (SGLang 0.5.23 calls memfd_create with MFD_CLOEXEC alone, and
 // nobody can add a seal then). pread and pwrite on the descriptor cannot fault, and ran at a fifth to seven tenths of the speed of a copy
 // through a map, measured in turns. So it is mapped, and a fault in the copy is an error of that copy (debug.SetPanicOnFault). Only the copy
-// itself touches the map: checksums are made of the other side.
+// itself touches the map: checksums are made of what it has read, or of the other side.
 //
 // It promises:
 //
