@@ -224,19 +224,10 @@ func (m *Manager) place(n core.Namespace, instance string, p layout.Plan) (old *
 	}
 	slices.SortFunc(vacant, func(a, b *holding) int { return int(a.seq) - int(b.seq) })
 	for p.Bytes() > free && len(vacant) > 0 {
-		free += m.memoryBytes(vacant[0])
+		free += vacant[0].bytes() // it has all its memory: see undo
 		victims, vacant = append(victims, vacant[0]), vacant[1:]
 	}
 	return nil, victims, p.Bytes() <= free
-}
-
-func (m *Manager) memoryBytes(h *holding) (n uint64) {
-	for _, id := range h.ids {
-		if a := m.mem.arenas[id]; a != nil {
-			n += a.Shape.Bytes()
-		}
-	}
-	return n
 }
 
 // newSession makes a session with the next number, which is its own once takeNumbers is called: opening is held till then.

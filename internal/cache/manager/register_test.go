@@ -5,6 +5,7 @@ package manager
 import (
 	"io"
 	"log/slog"
+	"os"
 	"sync/atomic"
 	"testing"
 
@@ -115,6 +116,23 @@ func TestRegisterWithoutMemory(t *testing.T) {
 	}
 	s.Close()
 	m.settled()
+}
+
+// TestUnseenProcesses: processes of other pid namespaces all have the number 0, and each connection of theirs is another one's: the session's memory is free
+// when all of them have ended, and not with the first.
+func TestUnseenProcesses(t *testing.T) {
+	fd, err := unix.PidfdOpen(os.Getpid(), unix.PIDFD_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), "pidfd")
+	defer f.Close()
+	s := &session{procs: []*process{{pid: 0, pidfd: f}, {pid: 7, pidfd: f}, {pid: 8, pidfd: f, gone: true}}}
+	for pid, want := range map[int]bool{0: false, 7: true, 8: false, 9: false} {
+		if got := s.has(pid); got != want {
+			t.Errorf("process %d is one that is awaited: %v", pid, got)
+		}
+	}
 }
 
 // TestRefusedTakesNoNumbers: who is refused over and over uses up no session's number and no arena's.

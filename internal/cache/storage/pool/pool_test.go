@@ -89,6 +89,11 @@ func TestSealed(t *testing.T) {
 	if _, err := unix.Write(ro, []byte("x")); err == nil {
 		t.Error("a reader writes")
 	}
+	for _, f := range []*os.File{a.Writable(), a.ReadOnly()} { // 0: no other user opens it anew, and neither does this one if it is not root
+		if info, err := f.Stat(); err != nil || info.Mode().Perm() != 0 {
+			t.Errorf("the mode: %v, %v", info.Mode(), err)
+		}
+	}
 	if os.Geteuid() != 0 {
 		if _, err := os.OpenFile("/proc/self/fd/"+strconv.Itoa(ro), os.O_RDWR, 0); err == nil {
 			t.Error("a reader opens it anew for writing")
