@@ -59,7 +59,8 @@ func (c *Core) caps(a account) (total, own, scope, spec, ownSpec int64) {
 		return def
 	}
 	total = or(c.cfg.Budgets.Total, c.pool/4*3)
-	own = min(total, or(a.sess.budget, or(c.cfg.Budgets.Instance, total/int64(max(1, c.cfg.Budgets.Instances)))))
+	own = min(total, or(c.cfg.Budgets.Instance, total/int64(max(1, c.cfg.Budgets.Instances))))
+	own = min(own, or(a.sess.budget, own))
 	scope = or(c.scopeList[a.scope].budget.Query, unbounded)
 	return total, own, scope, or(c.cfg.Budgets.Speculative, total/4), own / 4
 }

@@ -26,7 +26,7 @@ type Config struct {
 type Budgets struct {
 	// Total is for all sessions. 0 is three quarters of the pool, as it is then: the rest can always be evicted, so publishing goes on.
 	Total int64
-	// Instance is for each session that did not register its own. 0 is an equal part of Total for each of Instances.
+	// Instance is for each session, which may register less. 0 is an equal part of Total for each of Instances.
 	Instance int64
 	// Speculative is for all Warm queries together, and a quarter of an instance's is for its own. 0 is a quarter of Total: what
 	// somebody may want never displaces what somebody waits for.

@@ -36,7 +36,7 @@ type Register struct {
 	Scope  Scope
 	Layout []Group
 	Arenas []Arena
-	// QueryBytes bounds what its queries may hold at once; 0 is Budgets.Instance, or its default.
+	// QueryBytes bounds what its queries may hold at once; 0 or more than Budgets.Instance is that.
 	QueryBytes int64
 }
 

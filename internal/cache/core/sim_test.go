@@ -206,7 +206,7 @@ func (s *sim) register() {
 	if _, ok := s.answers[len(s.answers)-1].(Registered); ok {
 		s.clients = append(s.clients, c)
 		s.m.alive[c.id] = true
-		s.m.own[c.id] = min(s.m.total, cmp.Or(e.QueryBytes, s.m.instance, s.m.total))
+		s.m.own[c.id] = min(s.m.total, cmp.Or(s.m.instance, s.m.total), cmp.Or(e.QueryBytes, s.m.total))
 	}
 }
 

@@ -77,7 +77,7 @@ func TestContinuedByAnotherTenant(t *testing.T) {
 // others keep theirs.
 func TestForgottenLeases(t *testing.T) {
 	m := begin(t, func(o *Options) { o.Instances = 2 })
-	a, b := m.dial(named("a")), m.dial(named("b"), other(1))
+	a, b := m.dial(named("a"), func(o *client.Options) { o.QueryBytes = 1 << 40 }), m.dial(named("b"), other(1)) // it asks for more than it gets
 	for p, s := range []*client.Session{a, b} {
 		if _, err := publish(s, prompt(p, 0, 8)); err != nil {
 			t.Fatal(err)
