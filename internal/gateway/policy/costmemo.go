@@ -39,6 +39,7 @@ type costSeen struct {
 	rate, foreign float64 // as in estimate
 	rests         bool    // it has nothing to prefill
 	refused       bool
+	load          estimate // all that does not depend on the request
 }
 
 // costBlock is a block of candidates.
@@ -98,7 +99,7 @@ func (m *costMemo) pick(k *costPick) (Pick, bool) {
 	if math.IsInf(least, 1) {
 		return Pick{}, false
 	}
-	k.trace()
+	m.trace(k)
 	best := m.amongEqual(k, least+max(tieShare*least, tieSeconds))
 	return best.pick(k.r), true
 }
@@ -144,7 +145,7 @@ func (m *costMemo) look(k *costPick, i int) {
 // read reads one engine anew.
 func (k *costPick) read(s *costSeen, e *load.Engine, w *fleet.Worker) {
 	x := k.p.read(w, &k.p.none, false, k.r)
-	s.known, s.until, s.rate, s.foreign = true, e.Lapses(k.now), x.rate, x.foreign
+	s.known, s.until, s.rate, s.foreign, s.load = true, e.Lapses(k.now), x.rate, x.foreign, x
 	s.rests = x.prefill.Tokens == 0 && x.prefill.OthersSince == 0 && x.foreign <= 0
 	s.refused = k.p.limits.Check(w, x.report) != NoLimit
 }
@@ -184,7 +185,7 @@ func (m *costMemo) reckon(k *costPick) (least float64) {
 		}
 		for w := b.reckoned & b.admitted; w != 0; w &= w - 1 {
 			at := i*fleet.BlockSize + bits.TrailingZeros64(w)
-			e := k.estimate(at)
+			e := m.estimate(k, at)
 			m.mu.busy = append(m.mu.busy, costAt{at, e.cost})
 			least = min(least, e.cost)
 		}
@@ -192,9 +193,15 @@ func (m *costMemo) reckon(k *costPick) (least float64) {
 	return least
 }
 
-// estimate reckons with one candidate.
-func (k *costPick) estimate(at int) estimate {
-	e := k.p.read(k.c.Worker(at), k.m, k.known, k.r)
+// estimate reckons with one candidate. Its load is what was read last, which this pick has found unchanged: to read it again is seven or eight lines of memory that
+// with a thousand engines nobody has used for long, and two mutexes.
+func (m *costMemo) estimate(k *costPick, at int) estimate {
+	s := &m.mu.seen[at]
+	if s.load.report == nil && !s.rests {
+		s.load = k.p.read(s.load.engine, &k.p.none, false, k.r) // what others have sent counts from now on, where there is no report
+	}
+	e := s.load
+	e.ask(k.m, k.known, k.p.config.Costs, k.r)
 	e.weigh(k.usual, k.foreign)
 	return e
 }
@@ -216,8 +223,8 @@ func (m *costMemo) amongEqual(k *costPick, most float64) estimate {
 		n += bits.OnesCount64(b.equal)
 	}
 	d := newDraw(k.p.seed, k.r.Key, k.r.Stage)
-	best := k.estimate(m.nth(d.intN(n)))
-	if other := k.estimate(m.nth(d.intN(n))); other.requests < best.requests {
+	best := m.estimate(k, m.nth(d.intN(n)))
+	if other := m.estimate(k, m.nth(d.intN(n))); other.requests < best.requests {
 		best = other
 	}
 	return best
@@ -240,7 +247,7 @@ func (m *costMemo) nth(n int) int {
 }
 
 // trace takes down the first candidates, as many as there is room for.
-func (k *costPick) trace() {
+func (m *costMemo) trace(k *costPick) {
 	t := k.r.Trace
 	if t == nil {
 		return
@@ -250,7 +257,7 @@ func (k *costPick) trace() {
 		if len(t.Considered) == cap(t.Considered) {
 			break
 		}
-		e := k.estimate(i)
+		e := m.estimate(k, i)
 		t.consider(e.considered())
 		n++
 	}

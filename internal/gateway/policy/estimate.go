@@ -25,10 +25,7 @@ type estimate struct {
 
 // read reads one candidate's load, and what it holds.
 func (p *Cost) read(w *fleet.Worker, m *prefix.Match, known bool, r *Request) estimate {
-	e := estimate{
-		observed: observed{engine: w, report: w.Load.Report(r.Now), inFlight: w.Load.Active()},
-		now:      r.Now, known: known, blind: m.IsBlind(w.No), uncached: r.InputTokens,
-	}
+	e := estimate{observed: observed{engine: w, report: w.Load.Report(r.Now), inFlight: w.Load.Active()}}
 	e.requests = e.inFlight
 	since := r.Now
 	if e.report != nil {
@@ -43,8 +40,14 @@ func (p *Cost) read(w *fleet.Worker, m *prefix.Match, known bool, r *Request) es
 	e.prefill = w.Load.Prefill(since)
 	e.requests = load.Add(e.requests, e.prefill.OthersSince)
 	e.foreign = e.waitingOfOthers()
-	e.hold(m.Of(w.No), p.config.Costs, r)
+	e.ask(m, known, p.config.Costs, r)
 	return e
+}
+
+// ask adds what depends on the request: when it is, and what of it the candidate holds.
+func (e *estimate) ask(m *prefix.Match, known bool, costs *prefix.Costs, r *Request) {
+	e.now, e.known, e.blind, e.restore = r.Now, known, m.IsBlind(e.engine.No), 0
+	e.hold(m.Of(e.engine.No), costs, r)
 }
 
 // waitingOfOthers is the waiting uncached tokens of the report less those that this gateway, and those that tell it what they send, had waiting
