@@ -36,7 +36,7 @@ func (c *cacheCmd) Run(rc *runContext) error {
 	if err != nil {
 		return err
 	}
-	fault, warning := manager.RoomFor(uint64(cfg.PoolBytes), os.DirFS("/"))
+	fault, warning := manager.RoomFor(uint64(cfg.PoolBytes), cfg.HugePages, os.DirFS("/"))
 	if fault != "" {
 		return exitError{code: exitUsage, msg: fault}
 	}
