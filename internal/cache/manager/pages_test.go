@@ -7,9 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"go.uber.org/goleak"
 
 	"github.com/perigee-llm/perigee/internal/cache/channel/client"
 	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
@@ -217,4 +220,54 @@ func TestClosedWhenLost(t *testing.T) {
 	s.Close()
 	m.settled()
 	m.dial()
+}
+
+// TestWriteThatPanics: a caller's function that panics, or ends its goroutine, leaves no goroutine behind and nothing granted, and the session is good for
+// the same publish.
+func TestWriteThatPanics(t *testing.T) {
+	m := begin(t, manyPages)
+	s := m.dial()
+	leave := map[string]func(){"panic": func() { panic("of the caller's") }, "Goexit": runtime.Goexit}
+	before := goleak.IgnoreCurrent()
+	for n, at := range []int{0, 3, 100, 900, manyBlocks - 1} {
+		for how, f := range leave {
+			for _, pages := range []bool{false, true} {
+				pub := prompt(1+n, 0, manyBlocks)
+				if at == 3 { // a single piece
+					pub = prompt(1+n, 0, 10)
+				}
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					defer func() { recover() }()
+					if pages {
+						page := make([]byte, pageBytes)
+						s.PublishPages(t.Context(), pub, func(i int) ([]byte, error) {
+							if i == at {
+								f()
+							}
+							return page, nil
+						})
+						return
+					}
+					s.Publish(t.Context(), pub, func(i int, _ []byte) error {
+						if i == at {
+							f()
+						}
+						return nil
+					})
+				}()
+				<-done
+				goleak.VerifyNone(t, before)
+				m.until(fmt.Sprintf("nothing is granted after a %s at %d", how, at), func(st Status) bool { return st.Usage.Granted == 0 })
+				m.Flush(core.Namespace{})
+			}
+		}
+	}
+	pub := prompt(1, 0, manyBlocks)
+	if got, err := publish(s, pub); err != nil || got.Sealed != manyBlocks {
+		t.Errorf("%+v, %v", got, err)
+	}
+	s.Close()
+	m.settled()
 }

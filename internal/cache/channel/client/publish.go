@@ -29,7 +29,7 @@ type Published struct {
 
 // Publish publishes. write is shown each slot that is to be written, with the block's place in Blocks; it fills all of it. It returns
 // when the Manager has everything. When the context ends first, or a write fails, what is not yet written is given up; the caller's pages are his own
-// again in any case, since nobody but write reads them. An error of write is returned.
+// again in any case, since nobody but write reads them. An error of write is returned; a panic of it gives up what is not sealed, and goes on.
 //
 // A long run of a prompt goes in pieces: the Manager finds room for the next one while this one is written.
 func (s *Session) Publish(ctx context.Context, p *Publish, write func(block int, slot []byte) error) (Published, error) {
@@ -137,7 +137,14 @@ func (s *Session) publishAll(ctx context.Context, p *Publish, f filler) (out Pub
 	r := &run{s: s, p: p, f: f, pieces: s.piecesOf(p), chain: p.ParentChain, out: &out}
 	list := moves.Get().(*[]move)
 	r.list = *list
+	away := true
+	defer func() {
+		if away {
+			r.leave()
+		}
+	}()
 	err = r.write(ctx)
+	away = false
 	keep(list, r.list)
 	for i := r.ended; i < r.asked; i++ {
 		a := &r.pieces[i]

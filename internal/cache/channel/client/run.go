@@ -61,7 +61,7 @@ func (r *run) granted(ctx context.Context, i int) error {
 }
 
 // write has the pieces written, one after the other as far as there is room. What it has sealed need not have ended when it returns.
-func (r *run) write(ctx context.Context) error {
+func (r *run) write(ctx context.Context) (err error) {
 	if err := r.ask(); err != nil {
 		return err
 	}
@@ -74,9 +74,28 @@ func (r *run) write(ctx context.Context) error {
 	tells, asked, failed := make(chan told, toldAhead), make(chan int, len(r.pieces)), make(chan error, 1)
 	asked <- 0
 	go func() { failed <- r.tell(ctx, tells, asked) }()
-	err := r.writeAsked(ctx, tells, asked)
-	close(tells)
-	return errors.Join(err, <-failed)
+	defer func() { // also when the caller's function panics
+		close(tells)
+		err = errors.Join(err, <-failed)
+	}()
+	return r.writeAsked(ctx, tells, asked)
+}
+
+// leave gives back what was granted and not begun when the caller's function has panicked, or has ended its goroutine: who recovers keeps the session. It waits
+// for no answer.
+func (r *run) leave() {
+	for i := r.ended; i < r.asked; i++ {
+		switch a := &r.pieces[i]; {
+		case a.call == nil:
+		case a.granted == nil:
+			r.s.giveUp(a.call)
+		default:
+			if !a.begun {
+				r.s.abandon(a.call, a.granted.Slots)
+			}
+			r.s.publish.forget(a.call)
+		}
+	}
 }
 
 // writeAsked writes the pieces that have been asked for. What it has written it tells; but the very last it seals itself, since whoever waits for its end
@@ -171,8 +190,13 @@ func (r *run) sealOf(i int, done []wire.Sealed) (ref uint64, m wire.Message) {
 func (r *run) fill(ctx context.Context, i int, seal func(to int, done []wire.Sealed) error) error {
 	a := &r.pieces[i]
 	a.begun = true
-	slots := a.granted.Slots
-	for from := 0; from < len(slots); {
+	slots, from, away := a.granted.Slots, 0, false
+	defer func() {
+		if away { // it has panicked: how much is written nobody knows
+			r.s.abandon(a.call, slots[from:])
+		}
+	}()
+	for from < len(slots) {
 		most := len(slots)
 		if left := (most - from) / 2; i+1 == len(r.pieces) && left >= lastBlocks {
 			most = from + left
@@ -183,7 +207,9 @@ func (r *run) fill(ctx context.Context, i int, seal func(to int, done []wire.Sea
 		}
 		written := 0
 		if err == nil {
+			away = true
 			written, err = r.f.fill(ctx, r.list)
+			away = false
 		}
 		if written > 0 {
 			done := make([]wire.Sealed, 0, written)
