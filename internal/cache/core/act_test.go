@@ -231,7 +231,10 @@ func (s *sim) ask1(c *client, e *Query) {
 	run, below := s.m.run(c.ns, e.Demand[0], false), s.m.run(c.ns, e.Demand[0], true)
 	known := s.m.queries[ticketKey{c.id, e.Ticket.Op}] != nil
 	s.m.queries[ticketKey{c.id, e.Ticket.Op}] = &modelQuery{ev: e, ns: c.ns}
-	behind := s.c.freed && slices.ContainsFunc(s.c.waiting, func(q *query) bool { return q.priority >= e.Priority })
+	behind := s.c.freed && slices.ContainsFunc(s.c.waiting, func(q *query) bool {
+		replaced := q.sess.id == c.id && q.ticket.Op == e.Ticket.Op
+		return q.priority >= e.Priority && !replaced
+	})
 	s.event(e)
 	n, loading := 0, false
 	for _, a := range s.answers {
