@@ -381,8 +381,10 @@ class Working(unittest.TestCase):
             with j.use(SESSION):
                 if used:
                     session.there.close()
+                    end = time.monotonic() + 60
                     while not j._joined[SESSION].dead:
                         j._watcher.join(0.001)
+                        self.assertLess(time.monotonic(), end, "it was not seen that the session has ended")
                     self.assertEqual(session.closed, 0)
             session.there.close()
             self.assertTrue(closed.wait(60))
@@ -1213,32 +1215,78 @@ class Dying(Silent):
 
 
 class Brokering(unittest.TestCase):
+    def until(self, b, condition, what):
+        """The broker's thread lives, and condition comes true within a minute."""
+        end = time.monotonic() + 60
+        while not condition():
+            b._thread.join(0.001)
+            self.assertTrue(b._thread.is_alive(), f"the broker's thread has ended: {what}")
+            self.assertLess(time.monotonic(), end, f"never: {what}: {b.credentials}, {b.open} open, {b.sessions} sessions")
+
     def test_each_question_is_counted_down_once(self):
         """The session is lost as a question is sent, or in the midst of the answers: none stays open, and what was answered stays so."""
         for where in ("ask", "answer"):
             with self.subTest(where):
-                live, up = [], threading.Condition()
+                self.lost_once(where)
 
-                def register():
-                    with up:
-                        if live:
-                            raise OSError("gone")
-                        live.append(Dying(where, 2))
-                        return live[0]
+    def lost_once(self, where):
+        session, taken = Dying(where, 2), threading.Semaphore(1)
 
-                b = brokering.Broker(register, 1, Log(), 0.25, clock=Clock(), keeper=keeper.Keeper())
-                self.addCleanup(b.close)
-                while b.credentials is None:
-                    b._thread.join(0.001)
-                asked = []
-                for i in range(3):
-                    asked.append(b.ask(bytes(32), 3600, f"{i}"))
-                    if i < 2:
-                        live[0].until(lambda: len(live[0].asked) == i + 1)
-                while any(q.state == brokering.ASKED for q in asked) or b.credentials is not None:
-                    b._thread.join(0.001)
-                self.assertEqual(b.open, 0)
-                self.assertEqual([q.state for q in asked], [brokering.READY] * 2 * (where == "answer") + [brokering.NOTHING] * (1 if where == "answer" else 3))
+        def register():
+            if not taken.acquire(blocking=False):
+                raise OSError("gone")
+            return session
+
+        b = brokering.Broker(register, 1, Log(), 0.25, clock=Clock(), keeper=keeper.Keeper())
+        self.addCleanup(b.close)
+        self.until(b, lambda: b.credentials is not None, "a session")
+        asked = []
+        for i in range(3):
+            asked.append(b.ask(bytes(32), 3600, f"{i}"))
+            if i < 2:
+                session.until(lambda: len(session.asked) == i + 1)
+        self.until(b, lambda: all(q.state != brokering.ASKED for q in asked) and b.credentials is None, f"the end of the session and of {[q.state for q in asked]}")
+        self.assertEqual(b.open, 0)
+        self.assertEqual([q.state for q in asked], [brokering.READY] * 2 * (where == "answer") + [brokering.NOTHING] * (1 if where == "answer" else 3))
+
+    def test_a_question_as_the_session_is_lost(self):
+        """It is asked while there is a session, which is lost before the thread hears of the question: it does not wait for the next registration."""
+        session, registering, go = Silent(), threading.Event(), threading.Event()
+        sessions = [session]
+
+        def register():
+            if sessions:
+                return sessions.pop()
+            registering.set()
+            go.wait()
+            raise OSError("gone")
+
+        def lost():
+            raise client.Lost("the end")
+
+        b = brokering.Broker(register, 1, Log(), 0.25, clock=Clock(), keeper=keeper.Keeper())
+        self.addCleanup(lambda: (go.set(), b.close()))
+        self.until(b, lambda: b.credentials is not None, "a session")
+        lock, me, once = b._count, threading.get_ident(), [1]
+
+        class Count:
+            """As soon as the question is counted the session is gone."""
+
+            def __enter__(self):
+                lock.acquire()
+
+            def __exit__(self, *_):
+                lock.release()
+                if threading.get_ident() == me and once:
+                    once.pop()
+                    session.poll = lost
+                    os.write(session.w, b"x")
+                    registering.wait(60)
+
+        b._count = Count()
+        q = b.ask(bytes(32), 3600)
+        self.assertTrue(registering.wait(60))
+        self.assertEqual((q.state, q.why, b.open), (brokering.NOTHING, "the Manager was lost", 0))
 
     def test_a_model_of_which_nobody_knows_what_it_is(self):
         """Its files have changed since the engine loaded them: what is there now would be taken the next time."""
@@ -1270,9 +1318,7 @@ class Brokering(unittest.TestCase):
             return sessions[-1]
 
         def until(condition):
-            while not condition():
-                b._thread.join(0.001)
-                self.assertTrue(b._thread.is_alive())
+            self.until(b, condition, f"{len(begun)} begun")
 
         b = brokering.Broker(register, 1, Log(), 0.25, clock=Clock(), keeper=keeper.Keeper())
         self.addCleanup(lambda: (go.release(9), b.close()))
@@ -1317,13 +1363,11 @@ class Brokering(unittest.TestCase):
         session.r = high
         b = brokering.Broker(lambda: session, 1, Log(), 0.25, clock=Clock(), keeper=keeper.Keeper())
         self.addCleanup(b.close)
-        while b.credentials is None:
-            b._thread.join(0.001)
+        self.until(b, lambda: b.credentials is not None, "a session")
         q = b.ask(bytes(32), 3600, "r")
         session.until(lambda: session.asked)
         session.say(1, client.Answer(client.READY, "found", Lease(9, 1, [1], [0])))
-        while q.state == brokering.ASKED and b.sessions == 1:
-            b._thread.join(0.001)
+        self.until(b, lambda: q.state != brokering.ASKED or b.sessions > 1, "an answer")
         self.assertEqual((q.state, b.sessions), (brokering.READY, 1))
 
     def test_a_manager_that_hangs_costs_one_budget(self):

@@ -72,7 +72,7 @@ class Broker:
                 self._trace("nothing", request, tracing.why(q.why))
                 return q
             self.open += 1
-        self._command("ask", q)
+            self._command("ask", q)  # under the lock: who loses the session finds it, and answers
         return q
 
     def drop(self, q):
@@ -149,7 +149,8 @@ class Broker:
             os.read(self._wake_r, 4096)
 
     def _lost(self, member):
-        self.credentials = None
+        with self._count:  # from here on nothing is asked
+            self.credentials = None
         while self._commands:
             what, q = self._commands.popleft()
             if what == "ask":
