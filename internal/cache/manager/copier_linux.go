@@ -308,13 +308,18 @@ func (j *copyJob) move(i int, slot []byte) (sum uint64, err error) {
 			bytes += int(pieces[n].Length)
 		}
 		runs := func(k int) (at uint64, length int) { return pieces[k].Offset, int(pieces[k].Length) }
-		if pool := j.pools[pieces[0].Pool]; j.out {
+		switch pool := j.pools[pieces[0].Pool]; {
+		case n == len(all) && j.out:
 			sum, err = pool.Write(part[:bytes], n, runs)
-		} else {
+		case n == len(all):
 			sum, err = pool.Read(part[:bytes], n, runs)
+		case j.out:
+			err = pool.WritePart(part[:bytes], n, runs)
+		default:
+			err = pool.ReadPart(part[:bytes], n, runs)
 		}
 		if n < len(all) && n == len(pieces) && err == nil {
-			sum = xxh3.Hash(slot) // each pool's part has its own
+			sum = xxh3.Hash(slot) // no pool had all of it
 		}
 		pieces, part = pieces[n:], part[bytes:]
 	}

@@ -147,12 +147,17 @@ func (p *Pool) Read(dst []byte, n int, runs Runs) (sum uint64, err error) {
 		})
 		return sum, err
 	}
-	to := dst
-	err = p.each(n, runs, func(part []byte, _ bool) { to = to[copy(to, part):] })
-	if err == nil {
+	if err = p.ReadPart(dst, n, runs); err == nil {
 		sum = xxh3.Hash(dst)
 	}
 	return sum, err
+}
+
+// ReadPart is Read without the sum: of a page that comes from several pools.
+func (p *Pool) ReadPart(dst []byte, n int, runs Runs) (err error) {
+	defer p.faulted(&err)
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	return p.each(n, runs, func(part []byte, _ bool) { dst = dst[copy(dst, part):] })
 }
 
 // Write writes src into n runs, as Read reads them, and returns XXH3-64 of what was written. It passes this processor's caches by where it can: as Read, it
@@ -160,9 +165,9 @@ func (p *Pool) Read(dst []byte, n int, runs Runs) (sum uint64, err error) {
 func (p *Pool) Write(src []byte, n int, runs Runs) (sum uint64, err error) {
 	defer p.faulted(&err)
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	from := src
 	if p.sums(len(src), n, runs) {
 		var s copysum.Sum
+		from := src
 		err = p.each(n, runs, func(part []byte, last bool) {
 			if last {
 				sum = s.End(part, from[:len(part)])
@@ -173,14 +178,20 @@ func (p *Pool) Write(src []byte, n int, runs Runs) (sum uint64, err error) {
 		})
 		return sum, err
 	}
-	err = p.each(n, runs, func(part []byte, _ bool) {
-		stream(part, from[:len(part)])
-		from = from[len(part):]
-	})
-	if err == nil {
+	if err = p.WritePart(src, n, runs); err == nil {
 		sum = xxh3.Hash(src) // after the copy: what is changed behind it has been copied already
 	}
 	return sum, err
+}
+
+// WritePart is Write without the sum: of a page that goes to several pools.
+func (p *Pool) WritePart(src []byte, n int, runs Runs) (err error) {
+	defer p.faulted(&err)
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	return p.each(n, runs, func(part []byte, _ bool) {
+		stream(part, src[:len(part)])
+		src = src[len(part):]
+	})
 }
 
 // Fence has all that this goroutine has read and written arrive before whatever it does next. One is enough for many copies.

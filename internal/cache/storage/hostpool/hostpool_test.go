@@ -301,6 +301,28 @@ func TestRuns(t *testing.T) {
 		if sum, err = p.Read(got, len(at), runs); err != nil || sum != xxh3.Hash(from) || !bytes.Equal(got, from) {
 			t.Fatalf("read from %v, %v: %v", at, lengths, err)
 		}
+		clear(got)
+		if err = p.ReadPart(got, len(at), runs); err != nil || !bytes.Equal(got, from) {
+			t.Fatalf("read without a sum from %v, %v: %v", at, lengths, err)
+		}
+		for i := range got {
+			got[i] ^= 0x55
+		}
+		if err = p.WritePart(got, len(at), runs); err != nil {
+			t.Fatal(err)
+		}
+		for i := range at {
+			for k := range want[at[i]:][:lengths[i]] {
+				want[int(at[i])+k] ^= 0x55
+			}
+		}
+		if !bytes.Equal(p.mem, want) {
+			t.Fatalf("written without a sum to %v, %v", at, lengths)
+		}
+	}
+	beyond := func(i int) (uint64, int) { return uint64(i) * (size - 49), 50 }
+	if p.WritePart(src[:100], 2, beyond) != ErrGone || p.ReadPart(back[:100], 2, beyond) != ErrGone {
+		t.Error("beyond the end, without a sum")
 	}
 	if _, err := p.Write(src[:100], 2, func(i int) (uint64, int) { return uint64(i) * (size - 49), 50 }); err != ErrGone {
 		t.Error("beyond the end")
