@@ -138,6 +138,9 @@ func (m *Manager) admit(c *channel.Conn, msg *wire.Register) (*session, []*os.Fi
 		return nil, nil, refusal{wire.NoPool, err.Error()}
 	}
 	m.tellSlots()
+	if plan.Full() {
+		m.journal.say(slog.LevelWarn, "an arena has as many slots as one may have: what is left of the instance's part of the pool stays unused", "instance", s.instance, "slots", layout.MaxSlots, "bytes", plan.Bytes(), "part", share)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.takeNumbers(s)

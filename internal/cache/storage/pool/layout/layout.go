@@ -12,7 +12,7 @@ import "slices"
 // with a device, and faulted in by itself.
 const Align = 4096
 
-// MaxSlots is how many slots an arena may have, as the core has it.
+// MaxSlots is how many slots an arena may have, as the core has it: a tebibyte of slots of 4 KiB.
 const MaxSlots = 1 << 28
 
 // Shape is an arena's shape. SlotBytes is a multiple of Align.
@@ -42,10 +42,15 @@ func (p Plan) Bytes() (n uint64) {
 	return n
 }
 
+// Full says that an arena has as many slots as one may have: of the share there may be more, which nobody gets.
+func (p Plan) Full() bool {
+	return slices.ContainsFunc(p.Arenas, func(s Shape) bool { return s.Slots == MaxSlots })
+}
+
 // Carve divides share bytes between the groups of an instance. parts has, for each group, the bytes of each part of its blocks. Every group
 // gets room for the same number of blocks, since a prompt brings one of each a page; those whose slots have one size share an arena,
 // which then goes to whoever needs it. ok is false if a part has no size that fits a slot, or if the share does not hold one block of
-// each group.
+// each group. An arena has MaxSlots at most, whatever the share: see Full.
 func Carve(share uint64, parts [][]uint64) (p Plan, ok bool) {
 	var sizes []uint32
 	var count []uint64 // slots for one block of each group

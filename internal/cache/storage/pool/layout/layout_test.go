@@ -67,3 +67,16 @@ func TestCarveFits(t *testing.T) {
 		}
 	}
 }
+
+// TestFull: an arena has no more slots than the core has numbers for, and it is known then that there was more.
+func TestFull(t *testing.T) {
+	for _, c := range []struct {
+		share uint64
+		full  bool
+	}{{MaxSlots*Align - 1, false}, {MaxSlots * Align, true}, {3 * MaxSlots * Align, true}} {
+		p, ok := Carve(c.share, [][]uint64{{1}})
+		if !ok || p.Full() != c.full || p.Bytes() > MaxSlots*Align || !c.full && p.Bytes() <= c.share-Align {
+			t.Errorf("%d bytes: %+v", c.share, p)
+		}
+	}
+}
