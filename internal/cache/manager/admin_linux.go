@@ -27,15 +27,8 @@ import (
 // adminGrace is how long a stop waits for requests to the admin listener. None takes longer than a look over the pool.
 const adminGrace = 2 * time.Second
 
-// startAdmin opens the admin listener, if there is to be one.
-func (m *Manager) startAdmin() error {
-	if m.opt.Admin == "" {
-		return nil
-	}
-	ln, err := net.Listen("tcp", m.opt.Admin)
-	if err != nil {
-		return err
-	}
+// serveAdmin begins to serve at the admin listener.
+func (m *Manager) serveAdmin(ln net.Listener) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector{m}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
@@ -57,7 +50,6 @@ func (m *Manager) startAdmin() error {
 			m.journal.say(slog.LevelError, "the admin listener failed", "err", err)
 		}
 	})
-	return nil
 }
 
 func (m *Manager) stopAdmin() error {

@@ -6,13 +6,17 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"io"
+	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -261,6 +265,31 @@ func TestKilledManager(t *testing.T) {
 	if n, err := restore(s, 1, 8); n != 0 || err != nil {
 		t.Errorf("restored %d: %v", n, err)
 	}
+}
+
+// TestFailedStart: the socket comes last, so that nobody is served by a Manager that does not start; and the admin listener goes with it.
+func TestFailedStart(t *testing.T) {
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{Socket: socketPath(t), PoolBytes: 64 * 8192, Log: slog.New(slog.NewTextHandler(testLog{t}, nil)), Admin: other.Addr().String()}
+	if err := os.WriteFile(o.Socket, nil, 0o600); err != nil { // and cannot be listened at either
+		t.Fatal(err)
+	}
+	if _, err := Start(o); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Fatalf("the socket came first: %v", err)
+	}
+	other.Close()
+	if _, err := Start(o); err == nil || errors.Is(err, syscall.EADDRINUSE) {
+		t.Fatalf("without a socket: %v", err)
+	}
+	os.Remove(o.Socket)
+	m, err := Start(o)
+	if err != nil {
+		t.Fatalf("the admin listener is still there: %v", err)
+	}
+	m.Close()
 }
 
 func TestHeapGrowth(t *testing.T) {

@@ -152,19 +152,26 @@ func randomNumber() uint64 {
 	}
 }
 
+// listen opens the socket last: who registers finds a Manager whose start fails no more.
 func (m *Manager) listen() (err error) {
+	var admin net.Listener
+	if m.opt.Admin != "" {
+		if admin, err = net.Listen("tcp", m.opt.Admin); err != nil {
+			return err
+		}
+	}
 	m.server, err = channel.Listen(channel.Options{
 		Path: m.opt.Socket, Epoch: m.epoch, Handler: m, UIDs: m.opt.UIDs,
 		Welcome: wire.Welcome{Manager: m.opt.Name, Queries: uint32(or(m.opt.Core.Limits.SessionQueries, 128)), Publishes: uint32(or(m.opt.Core.Limits.Publishes, 256)), Blocks: wire.MaxBlocks},
 	})
-	if err != nil {
-		return err
+	switch {
+	case admin == nil:
+	case err != nil:
+		admin.Close()
+	default:
+		m.serveAdmin(admin)
 	}
-	if err := m.startAdmin(); err != nil {
-		m.server.Close()
-		return err
-	}
-	return nil
+	return err
 }
 
 func or(n, def int) int {
