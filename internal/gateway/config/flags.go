@@ -54,7 +54,7 @@ type Flags struct {
 	HeaderTimeoutSecs Once `name:"header-timeout-secs" path:"server.clients.header_timeout" as:"secs" placeholder:"SECS" group:"Server" help:"How long a client may take over a request's head (default: 10)."`
 	IdleTimeoutSecs   Once `name:"idle-timeout-secs" path:"server.clients.idle_timeout" as:"secs" placeholder:"SECS" group:"Server" help:"How long a client's connection is kept between requests (default: 120)."`
 	BodyTimeoutSecs   Once `name:"body-timeout-secs" path:"server.clients.body_timeout" as:"secs" placeholder:"SECS" group:"Server" help:"How long a client may send nothing while its body comes (default: 30)."`
-	SendTimeoutSecs   Once `name:"send-timeout-secs" path:"server.clients.send_timeout" as:"secs" placeholder:"SECS" group:"Server" help:"How long a client may take for the next 64 KiB of an answer (default: 120)."`
+	SendTimeoutSecs   Once `name:"send-timeout-secs" path:"server.clients.send_timeout" as:"secs" placeholder:"SECS" group:"Server" help:"How long a client may take for the next part of an answer, of 64 KiB at most, on Linux of some 140 KiB (default: 120)."`
 	MaxHeaderBytes    Once `name:"max-header-bytes" path:"server.clients.max_header_bytes" as:"num" placeholder:"SIZE" group:"Server" help:"The largest head of a request (default: 64KiB)."`
 	MaxConnections    Once `name:"max-connections" path:"server.clients.max_connections" as:"num" placeholder:"N" group:"Server" help:"Clients' connections that are open at once, on each listener (default: 8192)."`
 	MaxRequests       Once `name:"max-requests" path:"server.clients.max_requests" as:"num" placeholder:"N" group:"Server" help:"Clients' requests that are under way at once, on each listener (default: 8192)."`

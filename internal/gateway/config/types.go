@@ -259,7 +259,7 @@ type ClientLimits struct {
 	HeaderTimeout  time.Duration // for a request's whole head
 	IdleTimeout    time.Duration // between requests
 	BodyTimeout    time.Duration // of silence while a body comes
-	SendTimeout    time.Duration // for the next part of an answer, of up to 64 KiB
+	SendTimeout    time.Duration // for the next part of an answer: of up to 64 KiB, or a third of a socket's buffer where that is more
 	MaxHeaderBytes int64
 	MaxConnections int
 	MaxRequests    int // at once, over all connections
