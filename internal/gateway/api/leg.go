@@ -148,12 +148,49 @@ func (l *leg) end(o fleet.Outcome, label string) {
 // success is how nearly all dispatches end, for the metrics.
 const success = "success"
 
-// usualEnd is the counter of the dispatches to one engine that succeed, kept beside it: with 1,000 engines a look-up compares labels that nobody has read for long. Another
-// configuration may have dropped the model's series since, and looks it up anew.
+// usualEnds are the counters of the dispatches to one engine that succeed, kept beside it: with 1,000 engines a look-up compares labels that nobody has read for long. Another
+// configuration may have dropped a model's series since, and looks them up anew. They never change.
+type usualEnds struct {
+	config uint64
+	n      int // of ends
+	ends   [endsKept]usualEnd
+}
+
 type usualEnd struct {
-	config      uint64
 	model, mode string
 	count       prometheus.Counter
+}
+
+// endsKept bounds the models and modes whose counters are kept for one engine. An engine serves one model in one mode, or a few with adapters; of a hundred the
+// others are looked up each time, which takes no memory.
+const endsKept = 8
+
+// of returns the counter, nil where it is not kept.
+func (k *usualEnds) of(config uint64, model, mode string) prometheus.Counter {
+	if k == nil || k.config != config {
+		return nil
+	}
+	for i := range k.ends[:k.n] {
+		if e := &k.ends[i]; e.mode == mode && e.model == model {
+			return e.count
+		}
+	}
+	return nil
+}
+
+// with returns them with another counter, nil where it is not to be kept: there are as many as may be, or the counter is that of a request that began under a configuration
+// before theirs.
+func (k *usualEnds) with(config uint64, e usualEnd) *usualEnds {
+	if k != nil && (k.config > config || k.config == config && k.n == endsKept) {
+		return nil
+	}
+	next := &usualEnds{config: config}
+	if k != nil && k.config == config {
+		*next = *k
+	}
+	next.ends[next.n] = e
+	next.n++
+	return next
 }
 
 // countEnd counts the dispatch by how it ended.
@@ -162,12 +199,15 @@ func (l *leg) countEnd(label string) {
 		l.s.Metrics.WorkerRequests.WithLabelValues(l.worker.ID, l.model, l.mode, label).Inc()
 		return
 	}
-	k, _ := l.worker.Kept.Load().(*usualEnd)
-	if k == nil || k.config != l.config || k.mode != l.mode || k.model != l.model {
-		k = &usualEnd{l.config, l.model, l.mode, l.s.Metrics.WorkerRequests.WithLabelValues(l.worker.ID, l.model, l.mode, success)}
-		l.worker.Kept.Store(k)
+	kept, _ := l.worker.Kept.Load().(*usualEnds)
+	count := kept.of(l.config, l.model, l.mode)
+	if count == nil {
+		count = l.s.Metrics.WorkerRequests.WithLabelValues(l.worker.ID, l.model, l.mode, success)
+		if next := kept.with(l.config, usualEnd{l.model, l.mode, count}); next != nil {
+			l.worker.Kept.Store(next) // what another request stored meanwhile is looked up again
+		}
 	}
-	k.count.Inc()
+	count.Inc()
 }
 
 // timedOut is called when the clock has run down. A stream's runs on while parts come, since to stop and start it with each would cost more than the look
