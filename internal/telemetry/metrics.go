@@ -41,6 +41,8 @@ type Metrics struct {
 	Stale *prometheus.CounterVec
 	// Inputs counts requests by how their length was come by; InputIDs conversations by whether their ids were forwarded, or why not.
 	Inputs, InputIDs *prometheus.CounterVec
+	// NotEncoded counts requests whose input was not encoded though there is a tokenizer for it: model, reason.
+	NotEncoded *prometheus.CounterVec
 	// SamplingRejections counts violations of the sampling contract, by parameter.
 	SamplingRejections *prometheus.CounterVec
 	// Aborts counts /abort_request calls by result: sent, failed, dropped.
@@ -102,6 +104,7 @@ func New() *Metrics {
 	m.Stale = counter("stale_requests_total", "Requests that outlived the stale time-out.", "outcome")
 	m.Inputs = counter("inputs_total", "Requests by how the length of their input was come by.", "model", "source")
 	m.InputIDs = counter("input_ids_forwarding_total", "Conversations by whether their token ids were forwarded, or why not.", "model", "outcome")
+	m.NotEncoded = counter("inputs_not_encoded_total", "Requests whose input was not encoded though its model has a tokenizer: no_place, no_memory, long_word.", "model", "reason")
 	m.SamplingRejections = counter("sampling_contract_rejections_total", "Violations of the sampling contract.", "param")
 	m.Aborts = counter("aborts_total", "Abort calls to engines, by result.", "result")
 	m.KeyRequests = counter("api_key_requests_total", "Completion requests that came with an API key, by its name and the answer's status.", "key", "status_code")

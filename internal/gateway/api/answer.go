@@ -288,7 +288,7 @@ func (c *call) long(l *leg, resp *http.Response, have []byte) {
 	case endBroken:
 		outcome, label, _ = l.blame(err)
 	}
-	c.broken = end != endClean
+	c.broken, c.ready = end != endClean, end == endClean
 	l.end(outcome, label)
 	if c.broken {
 		c.s.aborts.send(l.worker, l.rid, c.auth)

@@ -86,7 +86,7 @@ type call struct {
 	sent       int64 // bytes of the answer's body
 	usage      sse.Usage
 	took       time.Duration // from arrival to when all was accounted
-	ready      bool          // the whole answer was given to the server, its length before it
+	ready      bool          // the whole answer was given to the server, which may have written all but its end
 	clientLeft bool
 	stalled    bool // it did not leave: it was cut off because it read too slowly; clientLeft too
 	broken     bool // the answer broke off after its head was sent: the connection must not end cleanly
@@ -144,10 +144,8 @@ func (s *Server) completions(kind body.Kind) http.Handler {
 		c.trace = s.Tracer.Begin(r, path, c.started)
 		c.key = bits.RotateLeft64(s.Seed, 17) ^ s.requests.Add(1)*0x9e3779b97f4a7c15
 		c.answer(kind)
-		if c.ready && r.ProtoMajor == 1 { // all is accounted, and the client need not wait for a log that is written later anyway
-			_ = c.rc.Flush() // an error shows in the connection's end, as where the server writes the answer
-		}
-		c.logAccess()
+		c.pushOut()
+		c.tell()
 		if c.broken {
 			resetOldClient(r)
 		}
@@ -166,6 +164,20 @@ func (c *call) answer(kind body.Kind) {
 	c.countArrival()
 	c.w.Header()[headerRequestID] = []string{c.id}
 	c.serve(kind)
+}
+
+// pushOut has the client get the end of its answer: all else is accounted, and it need not wait for a span and a line of a log that are written later anyway. Who
+// does not read it is a slow reader as any other, but for the decision log, which has the answer as one that was given. Of HTTP/2 the server writes what is left, and
+// tells nobody what became of it.
+func (c *call) pushOut() {
+	if !c.ready || c.r.ProtoMajor != 1 {
+		return
+	}
+	if c.rc.Flush() != nil {
+		c.whyFailed()
+		c.clientLeft, c.broken = true, true
+		c.countSlow()
+	}
 }
 
 // serve answers the request.
@@ -497,25 +509,35 @@ func (c *call) finish() {
 		addKnown(m.Prompt.WithLabelValues(c.model.ID), c.usage.Prompt)
 		addKnown(m.Cached.WithLabelValues(c.model.ID), c.usage.Cached)
 		addKnown(m.Completion.WithLabelValues(c.model.ID), c.usage.Completion)
-		if c.stalled {
-			m.SlowReaders.WithLabelValues(c.model.ID).Inc()
-		}
 	}
+	c.countSlow()
 	if c.entry != nil {
 		c.entry.Finish(explain.End{
 			Status: c.status, Code: c.code, TTFT: c.ttft, Duration: took,
 			PromptTokens: count(c.usage.Prompt), CachedTokens: count(c.usage.Cached), CompletionTokens: count(c.usage.Completion),
 		})
 	}
-	if c.trace != nil {
-		c.endTrace(took)
+}
+
+// countSlow counts a client that was cut off because it read too slowly.
+func (c *call) countSlow() {
+	if c.stalled && c.model != nil {
+		c.s.Metrics.SlowReaders.WithLabelValues(c.model.ID).Inc()
 	}
+}
+
+// tell tells how the request ended where that is written later: in its span and in the access log.
+func (c *call) tell() {
+	if c.trace != nil {
+		c.endTrace(c.took)
+	}
+	c.logAccess()
 }
 
 // endTrace ends the request's span.
 func (c *call) endTrace(took time.Duration) {
 	e := tracing.End{
-		RequestID: c.id, Status: c.status, Code: c.code, Outcome: c.ending(), ClientLeft: c.clientLeft, Broken: c.broken,
+		RequestID: c.id, Status: c.status, Code: c.code, Outcome: c.ending(), ClientLeft: c.clientLeft && !c.stalled, Slow: c.stalled, Broken: c.broken,
 		Prompt: count(c.usage.Prompt), Cached: count(c.usage.Cached), Completion: count(c.usage.Completion),
 	}
 	if c.unanswered {

@@ -82,10 +82,27 @@ func encodingNeeds(plain int, values ...[]byte) (n int64) {
 
 // holdWork takes n bytes of what all requests may hold for work that can be left undone, and so of half of it: the other half is for their bodies.
 func (c *call) holdWork(n int64) bool {
-	if c.s.buffered.Load()+n > c.v.Settings.MaxBuffered/2 {
-		return false
+	for {
+		held := c.s.buffered.Load()
+		if held+n > c.v.Settings.MaxBuffered/2 {
+			return false
+		}
+		if c.s.buffered.CompareAndSwap(held, held+n) { // who only added would pass the half with others who look at the same time
+			c.held += n
+			return true
+		}
 	}
-	return c.hold(n)
+}
+
+// Why a text was not encoded whose model has a tokenizer, for the metric.
+const (
+	reasonNoPlace  = "no_place"  // as many long texts as there are places were encoded all the time that it waited
+	reasonNoMemory = "no_memory" // half of what requests may hold is held
+	reasonLongWord = "long_word"
+)
+
+func (c *call) notEncoded(reason string) {
+	c.s.Metrics.NotEncoded.WithLabelValues(c.model.ID, reason).Inc()
 }
 
 // measured counts the requests of a route and the answers to them.
@@ -104,18 +121,22 @@ func (s *Server) measured(route string, h http.HandlerFunc) http.HandlerFunc {
 // endQuestion ends the trace of a request that no engine is asked for.
 func endQuestion(t *tracing.Request, w *statusWriter) {
 	e := tracing.End{RequestID: w.Header().Get(headerRequestID), Status: w.status, Code: w.Header().Get(headerErrorCode), Outcome: "cancelled"}
-	if e.ClientLeft = w.status == statusClientLeft; e.ClientLeft {
-		e.Status = 0
-	} else {
+	switch {
+	case w.status == statusClientLeft:
+		e.Status, e.ClientLeft = 0, true
+	case w.slow:
+		e.Outcome, e.Slow, e.Broken = outcomeSlow, true, true
+	default:
 		_, e.Outcome = judge(w.status)
 	}
 	t.End(&e, time.Now())
 }
 
-// statusWriter notes the status of an answer.
+// statusWriter notes the status of an answer, and for whoever writes it how it ended.
 type statusWriter struct {
 	http.ResponseWriter
 	status int
+	slow   bool // its client did not read it in its time, and was cut off
 }
 
 // WriteHeader implements http.ResponseWriter.

@@ -2,6 +2,8 @@ package api
 
 import (
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,6 +35,7 @@ func TestEncodersAreBounded(t *testing.T) {
 		if got := r.access.last()["input_source"]; got != "estimated" {
 			t.Errorf("its length is %v", got)
 		}
+		r.wantNotEncoded(reasonNoPlace, "1")
 		if took := timed("/v1/tokenize", `{"model":"m","prompt":"`+long+`"}`, 503); took != testSettings().RequestTimeout {
 			t.Errorf("the question for tokens waited for %v", took)
 		}
@@ -108,10 +111,11 @@ func TestEncodingCounts(t *testing.T) {
 	for _, c := range []struct {
 		buffered                      int64
 		source, valuesSource, refused string
+		counted                       string
 	}{
-		{64 << 20, "encoded", "rendered", ""},
-		{16 << 20, "encoded", "estimated", ""},
-		{4 << 20, "estimated", "estimated", "request_too_large"},
+		{64 << 20, "encoded", "rendered", "", ""},
+		{16 << 20, "encoded", "estimated", "", "1"},
+		{4 << 20, "estimated", "estimated", "request_too_large", "2"},
 	} {
 		o := rigOptions{Settings: func(s *Settings) { s.MaxBuffered, s.MaxBody = c.buffered, 1<<20 }}
 		modelBubble(t, measured(t), o, func(t *testing.T, r *rig) {
@@ -129,7 +133,57 @@ func TestEncodingCounts(t *testing.T) {
 			if n := r.s.buffered.Load(); n != 0 {
 				t.Errorf("%d bytes are held", n)
 			}
+			r.wantNotEncoded(reasonNoMemory, c.counted)
 		})
+	}
+}
+
+// wantNotEncoded checks how many requests' inputs were not encoded for a reason.
+func (r *rig) wantNotEncoded(reason, want string) {
+	r.t.Helper()
+	if got := r.metric(`inputs_not_encoded_total{model="m",reason="` + reason + `"}`); got != want {
+		r.t.Errorf("%q inputs were not encoded for %s, want %q", got, reason, want)
+	}
+}
+
+// TestEncodingNeeds: what docs/operations.md says of long texts: how much one counts, and how many there is room for by default.
+func TestEncodingNeeds(t *testing.T) {
+	for _, c := range []struct{ text, needs, atOnce int64 }{{1, 34, 15}, {4, 106, 4}} {
+		got := encodingNeeds(int(c.text<<20)) >> 20
+		if got != c.needs || 512/got != c.atOnce {
+			t.Errorf("%d MiB of text: %d MiB, %d at once", c.text, got, 512/got)
+		}
+	}
+}
+
+// TestHoldWork: all who hold work at once have half of what may be held, and never more.
+func TestHoldWork(t *testing.T) {
+	const work = 10
+	s := &Server{}
+	v := &served{}
+	v.Settings.MaxBuffered = 2 * work
+	var most atomic.Int64
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			c := &call{s: s, v: v}
+			for range 200_000 {
+				if !c.holdWork(work) {
+					continue
+				}
+				if n := s.buffered.Load(); n > most.Load() {
+					most.Store(n)
+				}
+				c.giveBack(work)
+			}
+		})
+	}
+	wg.Wait()
+	if n := most.Load(); n > work {
+		t.Errorf("%d bytes were held, and half of what may be is %d", n, work)
+	}
+	if n := s.buffered.Load(); n != 0 {
+		t.Errorf("%d bytes are held", n)
 	}
 }
 
@@ -146,6 +200,7 @@ func TestLongWords(t *testing.T) {
 				t.Errorf("%s: %v", q[0], last)
 			}
 		}
+		r.wantNotEncoded(reasonLongWord, "2")
 		r.wantError(r.post("/tokenize", prompt), 400, "bad_request")
 		r.wantError(r.post("/tokenize", `{"model":"m","messages":[{"role":"user","content":"`+word+`"}]}`), 400, "bad_request")
 		if a := r.post("/tokenize", `{"model":"m","prompt":"`+word[1:]+`"}`); a.status != 200 {

@@ -28,6 +28,9 @@ func (c *call) beginJSON() *jsonAnswer {
 // end writes what is left.
 func (a *jsonAnswer) end() {
 	a.room(chunk)
+	if a.err == nil && a.c.sent > chunk { // the end of a short one is the server's to write, which then knows its length
+		a.err = a.c.flush()
+	}
 	if a.err == nil { // a buffer that a write failed with may be in use still
 		chunks.Put(a.all)
 	}

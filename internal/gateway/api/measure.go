@@ -63,6 +63,7 @@ func (c *call) measure() input {
 func (c *call) tokenize(in *input) {
 	r := c.tokenRequest()
 	if !c.s.encoders.enter(c.r.Context(), len(c.body), measurePatience) {
+		c.notEncoded(reasonNoPlace)
 		return // the estimate stands
 	}
 	defer c.s.encoders.leave(len(c.body))
@@ -72,10 +73,14 @@ func (c *call) tokenize(in *input) {
 	}
 	work := encodingNeeds(text, prompts, r.Messages, r.Tools, r.Documents, r.Kwargs)
 	if !c.holdWork(work) {
+		c.notEncoded(reasonNoMemory)
 		return
 	}
 	defer c.giveBack(work)
 	f, ok := c.model.Tokens.Measure(r)
+	if errors.Is(f.Err, tokens.ErrLongWord) {
+		c.notEncoded(reasonLongWord)
+	}
 	own := c.callerIDs()
 	if ok {
 		in.longest, in.total = int64(max(f.Longest, 1)), int64(max(f.Total, 1))

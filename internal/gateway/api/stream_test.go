@@ -332,6 +332,49 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
+// TestSlowReaderOfTheEnd: a client that does not read the end of its answer, which the server writes when all else is done, is told of as one that reads too slowly; one
+// that has left, as one that left.
+func TestSlowReaderOfTheEnd(t *testing.T) {
+	request := "POST " + chatPath + " HTTP/1.1\r\nHost: x\r\nContent-Length: " + itoa(len(chatBody)) + "\r\n\r\n" + chatBody
+	bubble(t, rigOptions{}, func(t *testing.T, r *rig) {
+		conn, _ := r.raw(request)
+		r.pass(clientStall + time.Second)
+		if last := r.access.last(); last["outcome"] != outcomeSlow || last["client_left"] != nil || last["broken"] != true {
+			t.Errorf("the access log has %v", last)
+		}
+		if got := r.metric(`slow_readers_total{model="m"}`); got != "1" {
+			t.Errorf("%q slow readers", got)
+		}
+		r.atRest()
+		_ = conn.Close()
+	})
+	bubble(t, rigOptions{}, func(t *testing.T, r *rig) {
+		conn, _ := r.raw(request)
+		r.pass(clientStall / 2)
+		_ = conn.Close()
+		if last := r.access.last(); last["outcome"] != "cancelled" || last["client_left"] != true {
+			t.Errorf("the access log has %v", last)
+		}
+		if got := r.metric(`slow_readers_total{model="m"}`); got != "" {
+			t.Errorf("%q slow readers", got)
+		}
+	})
+}
+
+// TestSlowReaderOfTokens: a client that does not read the tokens that it asked for is counted as others are.
+func TestSlowReaderOfTokens(t *testing.T) {
+	modelBubble(t, measured(t), rigOptions{Settings: func(s *Settings) { s.MaxBuffered = 64 << 20 }}, func(t *testing.T, r *rig) {
+		question := `{"model":"m","prompt":"` + strings.Repeat("hello ", 10_000) + `"}`
+		conn, _ := r.raw("POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: " + itoa(len(question)) + "\r\n\r\n" + question)
+		r.pass(clientStall + time.Second)
+		if got := r.metric(`slow_readers_total{model="m"}`); got != "1" {
+			t.Errorf("%q slow readers", got)
+		}
+		r.atRest()
+		_ = conn.Close()
+	})
+}
+
 // TestSlowReaderIsNotTheEngine: a client that reads a part just within its time-out, again and again, for longer than the
 // engine may be silent or take, has the whole answer.
 func TestSlowReaderIsNotTheEngine(t *testing.T) {

@@ -148,6 +148,11 @@ func (s *Server) answerQuestion(w http.ResponseWriter, r *http.Request, q questi
 	m, e := c.readQuestion(q, model)
 	if e == nil {
 		e = answer(c, m)
+		c.model = m
+		c.countSlow()
+	}
+	if sw, ok := w.(*statusWriter); ok {
+		sw.slow = c.stalled
 	}
 	if e != nil {
 		c.letGo()

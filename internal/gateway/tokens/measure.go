@@ -56,7 +56,7 @@ type Facts struct {
 	Source         Source
 	// Exact says that the engine sees these very tokens, whichever engine it is.
 	Exact bool
-	// Err says why a conversation was not rendered, or not encoded.
+	// Err says why a conversation was not rendered, or an input not encoded.
 	Err error
 
 	shape shape
@@ -83,7 +83,7 @@ func (m *Model) measurePrompt(r Request) (Facts, bool) {
 	for _, text := range texts {
 		ids := m.Encode(text, !r.NoSpecial)
 		if ids == nil {
-			return Facts{}, false
+			return Facts{Err: ErrLongWord}, false
 		}
 		f.Longest, f.Total = max(f.Longest, len(ids)), f.Total+len(ids)
 		if len(texts) == 1 {

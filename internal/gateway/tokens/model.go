@@ -121,7 +121,7 @@ func (m *Model) TemplateError() error { return m.why }
 // everything between two spaces; merging one takes forty times its length in memory. The longest that text has are rules of some hundred signs.
 const MaxWord = 256 << 10
 
-// ErrLongWord is why a conversation with a longer one was not encoded.
+// ErrLongWord is why an input with a longer one was not encoded.
 var ErrLongWord = errors.New("a word is too long to be encoded")
 
 // Encode returns the ids of a text, with the special tokens that the tokenizer puts around a text if special. It is nil for a text with a word of more

@@ -232,7 +232,7 @@ type End struct {
 	Worker    string
 	// Prompt, Cached and Completion are the engine's usage.
 	Prompt, Cached, Completion load.Count
-	ClientLeft, Broken         bool
+	ClientLeft, Slow, Broken   bool // Slow: it was cut off because it read too slowly, which is not ClientLeft
 }
 
 // End ends the trace, but for legs that outlive their request.
@@ -246,7 +246,7 @@ func (q *Request) End(e *End, at time.Time) {
 	}
 	q.span.SetAttributes(e.attributes()...)
 	switch {
-	case e.Broken && !e.ClientLeft:
+	case e.Broken && !e.ClientLeft && !e.Slow:
 		q.fail(brokenOff)
 	case e.Status >= 500 && e.Code != "":
 		q.fail(e.Code)

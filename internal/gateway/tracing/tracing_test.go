@@ -249,6 +249,20 @@ func TestLate(t *testing.T) {
 	r.want("exported=2 late=2", 0)
 }
 
+// TestSlowReader: a span says of a client that was cut off that it read too slowly, and neither that it left nor that an engine failed.
+func TestSlowReader(t *testing.T) {
+	c := tracingtest.Start(t, nil)
+	r := newRig(t, &tracing.Settings{Endpoint: c.URL})
+	r.Begin(asking(nil), "/v1/completions", time.Now()).End(&tracing.End{Status: 200, Outcome: "slow_reader", Slow: true, Broken: true}, time.Now())
+	r.Close()
+	for _, s := range c.Spans() {
+		if a := s.Attributes; s.Failed || a["perigee.outcome"] != "slow_reader" || a["perigee.client_left"] != "" || a["perigee.broken"] != "true" {
+			t.Errorf("failed: %v, %v", s.Failed, a)
+		}
+	}
+	r.want("exported=1", 0)
+}
+
 // TestProtocols: what a server's span says of how a request came. A method that a client invents is none of its words.
 func TestProtocols(t *testing.T) {
 	c := tracingtest.Start(t, nil)
