@@ -99,7 +99,7 @@ models:
   - {id: m, policy: power_of_two%s, admission: {max_inflight_requests: 12}}
   - {id: sglang, admission: {max_inflight_requests: 12}, buckets: [{id: pairs, pd: {prefill: {policy: round_robin}, decode: {policy: load_based}}}]}
   - {id: vllm, admission: {max_inflight_requests: 12}, buckets: [{id: pairs, pd: {prefill: {policy: round_robin}, decode: {policy: load_based}}}]}
-server: {port: 0, host: 127.0.0.1, admin: {port: 0}, stream_idle_timeout: 2s, request_timeout: 2s, clients: {body_timeout: 300ms, send_timeout: 1s}%s}
+server: {port: 0, host: 127.0.0.1, admin: {port: 0}, stream_idle_timeout: 2s, request_timeout: 2s, clients: {body_timeout: 300ms, send_timeout: 3s}%s}
 breaker: {threshold: 3, cool_down: 200ms}
 discovery: {static: {workers: [%s]}}
 `
