@@ -127,9 +127,9 @@ type Usage struct {
 	Offered       int64
 }
 
-// Usage walks over the pool: for the status page and tests, not for each event.
+// Usage walks over what is under way, and not over the pool: for metrics, the status page and tests, not for each event.
 func (c *Core) Usage() Usage {
-	u := Usage{Pool: c.pool, Blocks: c.books.Blocks(), Queries: c.used.bytes, Speculative: c.used.spec, Sessions: len(c.sessions)}
+	u := Usage{Pool: c.pool, Blocks: c.books.Blocks(), Resident: c.books.Resident(), Pinned: c.books.Pinned(), Queries: c.used.bytes, Speculative: c.used.spec, Sessions: len(c.sessions)}
 	for _, a := range c.arenaList {
 		_, size, free := c.books.Arena(a.at)
 		u.Free += int64(free) * int64(size)
@@ -154,14 +154,6 @@ func (c *Core) Usage() Usage {
 			if g.collected {
 				u.Quarantined += int64(size)
 			}
-		}
-	}
-	for p := range c.books.All() {
-		if c.books.Holds(p) > 0 {
-			u.Pinned += c.books.Bytes(p)
-		}
-		if c.books.State(p) == dram.Visible {
-			u.Resident += c.books.Bytes(p)
 		}
 	}
 	c.copyUsage(&u)

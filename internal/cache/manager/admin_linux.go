@@ -24,7 +24,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/cache/storage/pool"
 )
 
-// adminGrace is how long a stop waits for requests to the admin listener. None takes longer than a look over the pool.
+// adminGrace is how long a stop waits for requests to the admin listener. None takes longer than an answer about all sessions.
 const adminGrace = 2 * time.Second
 
 // serveAdmin begins to serve at the admin listener.
@@ -114,7 +114,7 @@ type ArenaStatus struct {
 	Vacant    bool   `json:"vacant"`
 }
 
-// Status returns what is going on. It walks over the pool's books, a few milliseconds for a hundred thousand blocks.
+// Status returns what is going on. It does not walk over the pool's books.
 func (m *Manager) Status() Status {
 	m.mem.RLock()
 	defer m.mem.RUnlock()

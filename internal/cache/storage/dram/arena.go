@@ -7,6 +7,11 @@ type arena struct {
 	free      int32 // head of the list of free slots, by slot.next; -1: none
 	freeCount int
 	lanes     []*lane
+
+	// What a walk over all blocks would find, for whoever asks while others wait.
+	shown  int // slots of Visible blocks
+	held   int // slots of blocks that somebody holds
+	unseen int // blocks that are Filling or Doomed
 }
 
 // SlotState is what a slot is.

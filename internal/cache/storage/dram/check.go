@@ -7,7 +7,7 @@ import (
 
 // Check returns what is wrong with the books, or "". It walks over everything, and is for tests.
 func (s *Store) Check() string {
-	c := checker{s: s, children: make([]int32, len(s.pages)), elsewhere: map[Page]int32{}, resident: make([]int64, len(s.scopes))}
+	c := checker{s: s, children: make([]int32, len(s.pages)), sums: make([]sums, len(s.arenas)), elsewhere: map[Page]int32{}, resident: make([]int64, len(s.scopes))}
 	for p := range s.pages {
 		if s.pages[p].state != free {
 			c.page(Page(p))
@@ -23,7 +23,8 @@ func (s *Store) Check() string {
 		c.want(s.scopes[i].resident == c.resident[i], None, "a scope's bytes are wrong")
 	}
 	c.want(c.found == s.index.used && c.visible == s.visible, None, "the index has another number of blocks")
-	for _, a := range s.arenas {
+	for i, a := range s.arenas {
+		c.want(c.sums[i] == sums{a.shown, a.held, a.unseen}, None, "an arena's visible, held or unseen blocks do not add up")
 		c.arena(a)
 	}
 	return c.wrong
@@ -35,8 +36,12 @@ type checker struct {
 	elsewhere      map[Page]int32
 	resident       []int64
 	found, visible int
+	sums           []sums // by arena
 	wrong          string
 }
+
+// sums are an arena's numbers of those names.
+type sums struct{ shown, held, unseen int }
 
 func (c *checker) want(ok bool, p Page, what string) {
 	if !ok && c.wrong == "" {
@@ -56,6 +61,15 @@ func (c *checker) page(p Page) {
 	}
 	c.want(parts == int(g.parts), p, "has another number of slots")
 	c.resident[s.ScopeOf(p)] += s.Bytes(p)
+	sums := &c.sums[g.arena]
+	if g.holds > 0 {
+		sums.held += int(g.parts)
+	}
+	if g.state == Visible {
+		sums.shown += int(g.parts)
+	} else {
+		sums.unseen++
+	}
 	if q := s.parentOf(p); q != None && g.state != Doomed {
 		if o := &s.pages[q]; o.arena == g.arena && o.lane == g.lane {
 			c.children[q]++

@@ -47,7 +47,7 @@ func (s *Store) HoldUsed(p Page, now Time) {
 	if g.leaf() {
 		s.pull(s.laneOf(g), p)
 	}
-	g.holds++
+	s.hold(g)
 	g.residency = Retained
 	s.use(p, now, false)
 }

@@ -68,6 +68,22 @@ func (s *Store) ScopeResident(scope int) int64 { return s.scopes[scope].resident
 // Blocks is how many blocks can be found by readers.
 func (s *Store) Blocks() int { return s.visible }
 
+// Resident is how many bytes the blocks have that can be found by readers.
+func (s *Store) Resident() (bytes int64) {
+	for _, a := range s.arenas {
+		bytes += int64(a.shown) * int64(a.slotBytes)
+	}
+	return bytes
+}
+
+// Pinned is how many bytes the blocks have that somebody holds, each counted once.
+func (s *Store) Pinned() (bytes int64) {
+	for _, a := range s.arenas {
+		bytes += int64(a.held) * int64(a.slotBytes)
+	}
+	return bytes
+}
+
 func (s *Store) growPages(n int) {
 	if n <= len(s.pages) {
 		return
@@ -105,6 +121,7 @@ func (s *Store) Begin(n *Newcomer) Page {
 		hash: n.Key.Hash, chain: n.Chain, space: uint16(n.Key.Space), group: uint8(n.Key.Group), arena: uint16(n.Arena),
 		first: -1, parent: None, gen: g.gen + 1, state: Filling, parts: uint8(n.Parts), lane: a.laneOf(int32(n.Scope), s.policy.Classes()),
 	}
+	a.unseen++
 	near := s.slotAfter(n)
 	for range n.Parts {
 		i := a.take(near)
@@ -223,6 +240,9 @@ func (s *Store) Show(p Page, r Residency, now Time) {
 	mustBe(g.state == Filling, "a block was shown twice")
 	g.state, g.residency, g.word = Visible, r, 0
 	s.visible++
+	a := s.arenas[g.arena]
+	a.unseen--
+	a.shown += int(g.parts)
 	k := s.key(p)
 	if score, uses, ok := s.ghosts.recall(s.digest(&k)); ok {
 		g.word, g.uses = math.Float32bits(score), uses
@@ -253,8 +273,14 @@ func (s *Store) use(p Page, now Time, incoming bool) {
 // Hold keeps a block, Filling or Visible, from going until Unhold.
 func (s *Store) Hold(p Page) {
 	mustBe(s.pages[p].state == Filling || s.pages[p].state == Visible, "a block was held that is not there")
-	s.pages[p].holds++
+	s.hold(&s.pages[p])
 	s.settle(p)
+}
+
+func (s *Store) hold(g *page) {
+	if g.holds++; g.holds == 1 {
+		s.arenas[g.arena].held += int(g.parts)
+	}
 }
 
 // Unhold ends one Hold. It returns true if it was the last of a Doomed block: the owner then frees it with Free, if no slot of it
@@ -262,7 +288,9 @@ func (s *Store) Hold(p Page) {
 func (s *Store) Unhold(p Page) (last bool) {
 	g := &s.pages[p]
 	mustBe(g.holds > 0, "a block was let go of more often than it was held")
-	g.holds--
+	if g.holds--; g.holds == 0 {
+		s.arenas[g.arena].held -= int(g.parts)
+	}
 	s.settle(p)
 	return g.holds == 0 && g.state == Doomed
 }
@@ -296,6 +324,9 @@ func (s *Store) Doom(p Page) {
 	k := s.key(p)
 	if g.state == Visible {
 		s.visible--
+		a := s.arenas[g.arena]
+		a.unseen++
+		a.shown -= int(g.parts)
 		s.ghosts.remember(s.digest(&k), g.score(), g.uses)
 	}
 	g.state = Doomed
@@ -328,6 +359,7 @@ func (s *Store) Free(p Page, freed func(slot, gen uint32)) bool {
 	if kept > 0 {
 		return false
 	}
+	a.unseen--
 	gen := g.gen
 	*g = page{gen: gen, parent: s.freePages}
 	s.freePages = p

@@ -15,15 +15,7 @@ func (s *Store) Pages() iter.Seq[Page] {
 }
 
 // Held says that an arena has a block that is held, filling or doomed: something in it may not be dropped.
-func (s *Store) Held(arena int) bool {
-	for p := range s.pages {
-		g := &s.pages[p]
-		if g.state != free && int(g.arena) == arena && (g.state != Visible || g.holds > 0) {
-			return true
-		}
-	}
-	return false
-}
+func (s *Store) Held(arena int) bool { return s.arenas[arena].held > 0 || s.arenas[arena].unseen > 0 }
 
 // RemoveArena forgets an arena that has no block, and returns the highest generation that a slot of it had. Its number is for another one.
 func (s *Store) RemoveArena(at int) (gen uint32) {
