@@ -30,6 +30,7 @@ type Manager struct {
 	copier copier
 	mem    memory
 	// opening is held by a registration, over the making and the closing of arenas too: others wait for it, and nobody else does. Before mem and mu.
+	// What all wait for is the part under mu, in which the core's books grow: see dram.Store.AddArena.
 	opening sync.Mutex
 	tick    chan struct{}      // a look at the time is wanted
 	quit    context.CancelFunc // ends the ticking and the waiting for processes
