@@ -94,7 +94,9 @@ func filled(page []byte, prompt, i int) []byte {
 func TestFetchSpoiled(t *testing.T) {
 	m := begin(t)
 	s, e := offering(m)
+	m.mem.RLock()
 	a := m.mem.arenas[0]
+	m.mem.RUnlock()
 	for i := range a.Shape.Slots {
 		if want := make([]byte, pageBytes); bytes.Equal(a.Slot(i, pageBytes), filled(want, 1, 3)) {
 			a.Slot(i, pageBytes)[17] ^= 1

@@ -93,6 +93,8 @@ func TestOfferedSpoiled(t *testing.T) {
 		t.Run(when, func(t *testing.T) {
 			var m *tester
 			flip := func(page int) {
+				m.mem.RLock()
+				defer m.mem.RUnlock()
 				a := m.mem.arenas[0]
 				for i := range a.Shape.Slots {
 					want := make([]byte, pageBytes)
