@@ -137,6 +137,11 @@ func (m *Manager) admit(c *channel.Conn, msg *wire.Register) (*session, []*os.Fi
 		m.journal.say(slog.LevelError, "no memory for an arena", "instance", s.instance, "err", err)
 		return nil, nil, refusal{wire.NoPool, err.Error()}
 	}
+	if c.HungUp() {
+		m.forsake(s)
+		m.tellSlots()
+		return nil, nil, refusal{wire.Overdue, "who asked has hung up meanwhile"}
+	}
 	m.tellSlots()
 	if plan.Full() {
 		m.journal.say(slog.LevelWarn, "an arena has as many slots as one may have: what is left of the instance's part of the pool stays unused", "instance", s.instance, "slots", layout.MaxSlots, "bytes", plan.Bytes(), "part", share)
@@ -154,6 +159,10 @@ func (m *Manager) admit(c *channel.Conn, msg *wire.Register) (*session, []*os.Fi
 // takeNumbers keeps the session's number and its new arenas' from being given again: only what a client is told of uses them up.
 func (m *Manager) takeNumbers(s *session) {
 	m.mu.session = s.id.Number
+	m.takeArenas(s)
+}
+
+func (m *Manager) takeArenas(s *session) {
 	for _, id := range s.holding.ids {
 		m.mu.arena = max(m.mu.arena, id+1)
 	}
@@ -174,6 +183,20 @@ func (m *Manager) undo(s *session) []*pool.Arena {
 		m.step(&core.Retire{Arena: id}, nil)
 	}
 	return m.retire([]*holding{s.holding})
+}
+
+// forsake ends a session whose client has hung up while its memory was made, which can take longer than an engine waits. It has no descriptor of it, so its
+// process, which lives on and asks again, is no reason to keep the memory from others. The holding stays, vacant, and is there when it does.
+func (m *Manager) forsake(s *session) {
+	m.mem.Lock()
+	defer m.mem.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s.lost = true
+	m.step(&core.Lost{Session: s.id}, nil)
+	m.step(&core.Fenced{Session: s.id}, nil)
+	s.holding.writer = nil
+	m.takeArenas(s)
 }
 
 // settle makes the session and its holding, and returns the arenas that go for it: nobody finds them any more, and they are to be closed. Until

@@ -3,6 +3,7 @@
 package manager
 
 import (
+	"context"
 	"io"
 	"log/slog"
 	"os"
@@ -153,4 +154,53 @@ func TestRefusedTakesNoNumbers(t *testing.T) {
 	if st := m.Status(); len(st.Arenas) != 2 || st.Arenas[1].ID != 1 || len(st.Sessions) != 2 || st.Sessions[1].Session != 2 {
 		t.Errorf("%+v", st)
 	}
+}
+
+// TestRegisterTooLate: a client that hangs up while memory is made for it holds nothing afterwards, though its process lives on: it gets the same memory when it asks
+// again, and so does another.
+func TestRegisterTooLate(t *testing.T) {
+	making, goOn := make(chan struct{}), make(chan struct{})
+	var armed atomic.Bool
+	armed.Store(true)
+	m := begin(t, func(o *Options) {
+		o.Instances = 1
+		o.Pool.FailForTesting = func(step string) error {
+			if step == "memfd" && armed.CompareAndSwap(true, false) {
+				close(making)
+				<-goOn
+			}
+			return nil
+		}
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	dialed := make(chan error, 1)
+	go func() {
+		s, err := client.Dial(ctx, client.Options{Socket: m.opt.Socket, Program: "test", Instance: "a", Ranks: namespaces(1, pageBytes), Model: "m"})
+		if err == nil {
+			s.Close()
+		}
+		dialed <- err
+	}()
+	<-making
+	cancel()
+	if err := <-dialed; err == nil {
+		t.Fatal("who has hung up is registered")
+	}
+	close(goOn)
+	m.until("it is vacant", func(st Status) bool { return len(st.Arenas) == 1 && len(st.Sessions) == 0 })
+	used := m.pool.Usage().Used
+	a := m.dial(named("a"))
+	if _, err := publish(a, prompt(1, 0, 4)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := restore(a, 1, 4); n != 4 || err != nil {
+		t.Errorf("restored %d: %v", n, err)
+	}
+	if got := m.pool.Usage().Used; got != used {
+		t.Errorf("%d bytes of the pool are in use, %d before", got, used)
+	}
+	a.Close()
+	m.until("a gone", func(st Status) bool { return len(st.Sessions) == 0 })
+	m.dial(named("b"), other(1)).Close()
+	m.settled()
 }
