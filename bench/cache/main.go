@@ -69,7 +69,12 @@ func measure(pages int, idle time.Duration) (own int64, err error) {
 	each := (pages + *sessions - 1) / *sessions
 	socket := filepath.Join(dir, "s")
 	slot := (*page + 4095) / 4096 * 4096
-	cmd := exec.Command(*perigee, "cache", "--socket", socket, "--pool-bytes", strconv.Itoa(each**sessions*slot), "--instances", strconv.Itoa(*sessions))
+	// One session's part of what queries may hold is less than a prompt where the pool is small.
+	config := filepath.Join(dir, "cache.yaml")
+	if err := os.WriteFile(config, fmt.Appendf(nil, "instance_bytes: %d\n", each**sessions*slot*3/4), 0o600); err != nil {
+		return 0, err
+	}
+	cmd := exec.Command(*perigee, "cache", "--config", config, "--socket", socket, "--pool-bytes", strconv.Itoa(each**sessions*slot), "--instances", strconv.Itoa(*sessions))
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return 0, err
