@@ -175,10 +175,7 @@ func (m *Manager) undo(s *session) []*pool.Arena {
 	defer m.mem.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s.lost = true
-	m.step(&core.Lost{Session: s.id}, nil)
-	m.step(&core.Fenced{Session: s.id}, nil)
-	s.holding.writer = nil
+	m.unsettle(s)
 	for _, id := range s.holding.ids {
 		m.step(&core.Retire{Arena: id}, nil)
 	}
@@ -192,11 +189,16 @@ func (m *Manager) forsake(s *session) {
 	defer m.mem.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.unsettle(s)
+	m.takeArenas(s)
+}
+
+// unsettle ends a session that nobody was told of, and so nobody has to be waited for. It is for who holds mem and mu.
+func (m *Manager) unsettle(s *session) {
 	s.lost = true
 	m.step(&core.Lost{Session: s.id}, nil)
 	m.step(&core.Fenced{Session: s.id}, nil)
 	s.holding.writer = nil
-	m.takeArenas(s)
 }
 
 // settle makes the session and its holding, and returns the arenas that go for it: nobody finds them any more, and they are to be closed. Until
