@@ -118,7 +118,7 @@ def streamed(url, prompt, n, ident, arrival):
 
 
 class LMCache:
-    """Its server, by scripts/vllm/lmcache.sh: pages in shared memory, which engines copy themselves, as Perigee's do. Its chunks are of 256 tokens, as they are by default."""
+    """Its server, by scripts/lmcache.sh vllm: pages in shared memory, which engines copy themselves, as Perigee's do. Its chunks are of 256 tokens, as they are by default."""
 
     home = ROOT / ".cache/vllm/lmcache"
     environment = [f"PYTHONPATH={home}", "LMCACHE_TRACK_USAGE=false"]
@@ -128,7 +128,7 @@ class LMCache:
 
     def start(self):
         if not (self.home / "installed").exists():
-            raise SystemExit("LMCache is not installed: run scripts/vllm/lmcache.sh")
+            raise SystemExit("LMCache is not installed: run scripts/lmcache.sh vllm")
         command = ["env", *self.environment, sys.executable, "-c", "from lmcache.cli.main import main; main()", "server", "--host", "127.0.0.1", "--port", self.port,
                    "--http-host", "127.0.0.1", "--http-port", self.http, "--prometheus-port", free_port(), "--l1-size-gb", self.pool / (1 << 30), "--eviction-policy", "LRU",
                    "--supported-transfer-mode", "engine_driven", "--shm-name", f"perigee-eval-{os.getpid()}"]

@@ -4,7 +4,7 @@ Two engines of the same release with the same settings stand side by side, each 
 both are asked, first the one and then the other by turns, for a prompt that they have stored, after a flush of their caches, and for one that nobody has seen. Answers to the first must be those that were
 computed. Nothing else is judged. It takes a quarter of an hour; install what it needs first:
 
-    scripts/build.sh && scripts/sglang/lmcache.sh && .cache/sglang/venv/bin/python scripts/vllm/model.py .cache/sglang/model && .cache/sglang/venv/bin/python -P -B itest/sglang/lmcache.py 8
+    scripts/build.sh && scripts/lmcache.sh sglang && .cache/sglang/venv/bin/python scripts/vllm/model.py .cache/sglang/model && .cache/sglang/venv/bin/python -P -B itest/sglang/lmcache.py 8
 """
 
 import itertools
@@ -155,7 +155,7 @@ def table(took, cached):
 def main():
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 8
     if not (HOME / "installed").exists():
-        raise SystemExit("LMCache is not installed: run scripts/sglang/lmcache.sh")
+        raise SystemExit("LMCache is not installed: run scripts/lmcache.sh sglang")
     ends = []
     with tempfile.TemporaryDirectory(prefix="pb") as folder:
         try:
