@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/perigee-llm/perigee/internal/gateway"
 )
 
 // oneEngine is a gateway of one engine, whose breaker opens at the first failure and for longer than a test lasts.
@@ -79,18 +81,23 @@ func TestSlowPollIsNoReturn(t *testing.T) {
 	}
 }
 
-// TestReturnEndsTheCoolDown: an engine whose polls were refused gets a probe with its next good poll.
-func TestReturnEndsTheCoolDown(t *testing.T) {
-	s := newSick(t)
-	g := startAt(t, oneEngine, []any{s.URL})
-	c := newClient(t)
-	ask := func() int {
+// asker asks the gateway for a short completion, and returns the status.
+func asker(t *testing.T, c *http.Client, g *gateway.Gateway) func() int {
+	return func() int {
 		status, _, err := send(t, c, "POST", g.URL()+"/v1/completions", `{"model":"m","prompt":"hi","max_tokens":2}`)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return status
 	}
+}
+
+// TestReturnEndsTheCoolDown: an engine whose polls were refused gets a probe with its next good poll.
+func TestReturnEndsTheCoolDown(t *testing.T) {
+	s := newSick(t)
+	g := startAt(t, oneEngine, []any{s.URL})
+	c := newClient(t)
+	ask := asker(t, c, g)
 	if status := ask(); status != 500 {
 		t.Fatalf("status %d", status)
 	}
@@ -174,13 +181,7 @@ func TestRestartEndsTheCoolDown(t *testing.T) {
 			}
 			g := startAt(t, oneEngine, []any{e.URL})
 			c := newClient(t)
-			ask := func() int {
-				status, _, err := send(t, c, "POST", g.URL()+"/v1/completions", `{"model":"m","prompt":"hi","max_tokens":2}`)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return status
-			}
+			ask := asker(t, c, g)
 			more := func(polls int64) {
 				until := e.polls.Load() + polls
 				await(t, func() bool { return e.polls.Load() >= until })

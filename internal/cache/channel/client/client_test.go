@@ -228,19 +228,25 @@ func TestFalseAcknowledgements(t *testing.T) {
 	}
 }
 
+// admit greets a client, and registers it on its first connection and attaches it on others.
+func admit(conn net.Conn, first bool) {
+	question(conn)
+	conn.Write(wire.Append(nil, wire.Header{Ref: 1, Epoch: 1}, &wire.Welcome{Version: 1}))
+	question(conn)
+	head := wire.Header{Ref: 2, Epoch: 1, Session: 1}
+	if first {
+		conn.Write(wire.Append(nil, head, &wire.Registered{}))
+	} else {
+		conn.Write(wire.Append(nil, head, &wire.Attached{}))
+	}
+}
+
 // TestCloseDoesNotWaitForAManagerThatReadsNothing: questions fill the socket, somebody is stuck in writing the next, and Close ends that.
 func TestCloseDoesNotWaitForAManagerThatReadsNothing(t *testing.T) {
 	n := 0
 	path := fake(t, func(conn net.Conn) {
-		question(conn)
-		conn.Write(wire.Append(nil, wire.Header{Ref: 1, Epoch: 1}, &wire.Welcome{Version: 1}))
-		question(conn)
-		head := wire.Header{Ref: 2, Epoch: 1, Session: 1}
-		if n++; n == 1 {
-			conn.Write(wire.Append(nil, head, &wire.Registered{}))
-		} else {
-			conn.Write(wire.Append(nil, head, &wire.Attached{}))
-		}
+		n++
+		admit(conn, n == 1)
 		t.Cleanup(func() { conn.Close() })
 	})
 	s, err := Dial(context.Background(), options(path))
@@ -313,15 +319,8 @@ func TestPieces(t *testing.T) {
 func TestFalseEnd(t *testing.T) {
 	n := 0
 	path := fake(t, func(conn net.Conn) {
-		question(conn)
-		conn.Write(wire.Append(nil, wire.Header{Ref: 1, Epoch: 1}, &wire.Welcome{Version: 1}))
-		question(conn)
-		head := wire.Header{Ref: 2, Epoch: 1, Session: 1}
-		if n++; n == 1 {
-			conn.Write(wire.Append(nil, head, &wire.Registered{}))
-		} else {
-			conn.Write(wire.Append(nil, head, &wire.Attached{}))
-		}
+		n++
+		admit(conn, n == 1)
 		publishes := n == 2
 		go func() {
 			defer conn.Close()
