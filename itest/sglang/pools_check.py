@@ -25,6 +25,7 @@ import time
 import unittest
 import unittest.mock
 import urllib.request
+from types import SimpleNamespace
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 os.environ |= {"SGLANG_USE_CPU_ENGINE": "1"}
@@ -41,7 +42,7 @@ from sglang.srt.mem_cache.radix_cache import RadixKey  # noqa: E402
 from sglang.srt.server_args import prepare_server_args  # noqa: E402
 
 from perigee.client import fingerprint  # noqa: E402
-from perigee.sglang import admission, facts, linker, pools, staging  # noqa: E402
+from perigee.sglang import admission, facts, hooks, linker, pools, staging  # noqa: E402
 from perigee.sglang.lore import Space  # noqa: E402
 from perigee.sglang.storage import PerigeeStorage  # noqa: E402
 
@@ -341,8 +342,33 @@ class Kv(Case):
         manager = object.__new__(SchedulerWeightUpdaterManager)
         object.__setattr__(manager, "tp_worker", Worker())
         object.__setattr__(manager, "draft_worker", None)
+        self.addCleanup(hooks._changed.clear)
         manager._select_runners()
         self.assertEqual((b.batch_exists(keys), b.batch_set_v1(keys, slots(pool, 0, 1, 2, 3))), (0, [False] * 4))
+        b.close()
+        # As by DELETE and PUT: the namespace would be that of the files again, and its pages are not this engine's.
+        with self.assertRaisesRegex(ValueError, "changed in place"):
+            self.backend(mha(8))
+
+    def test_weights_that_are_let_go_of(self):
+        from sglang.srt.managers.scheduler_components import weight_updater
+        self.addCleanup(hooks._changed.clear)
+        self.addCleanup(configure)
+        model = SimpleNamespace(named_buffers=list)
+        for flags, ends in (((), False), (("--enable-memory-saver", "--enable-weights-cpu-backup"), False), (("--enable-memory-saver",), True)):
+            configure(*flags)
+            b = self.backend(mha(8))
+            weight_updater._export_static_state(model)
+            self.assertEqual(bool(b._store.stopped), ends, flags)
+            b.close()
+
+    def test_an_engine_that_has_run_without_it(self):
+        """Its weights may have been changed: by PUT of a storage backend it gets one only if somebody says what they are."""
+        x = {"interface_v1": 1, "socket": self.m.socket}
+        with unittest.mock.patch.object(hooks, "_done", []), unittest.mock.patch.object(runtime_context, "get_memory", lambda: SimpleNamespace(hicache_storage_backend=None)):
+            with self.assertRaisesRegex(ValueError, "may have been changed"):
+                PerigeeStorage(config(extra_config=x), {})
+            PerigeeStorage(config(extra_config=x | {"model_content": "ab" * 32}), {}).close()
 
     def test_refused_settings(self):
         for more, extra, word in (({}, {"interface_v1": 0}, "interface_v1"), ({"attn_cp_size": 2}, {}, "such ranks"), ({"pp_size": 2}, {}, "such ranks")):
@@ -351,7 +377,6 @@ class Kv(Case):
 
     def test_a_flush_while_the_manager_hangs(self):
         """A restore whose request has given up may still be written to: SGLang's flush would join its thread for ten seconds, and end the engine."""
-        from types import SimpleNamespace
         from sglang.srt.managers.scheduler import Scheduler
         pool = mha(64)
         fill(pool, 1)
@@ -420,9 +445,22 @@ class Identity(unittest.TestCase):
             with self.assertRaises(ValueError, msg="an adapter of which nothing is known: nothing is kept"):
                 self.namespace(*lora, "--lora-paths", one, two)
 
+    def test_what_else_decides(self):
+        """What is none of the model's settings."""
+        before = self.options()
+        with unittest.mock.patch.dict(os.environ, {"SGLANG_RUN_ID": "1", "SGLANG_TORCH_PROFILER_DIR": "/x", "HOME": "/y"}):
+            self.assertEqual(self.options(), before)
+        for name, value in (("SGLANG_MAMBA_CONV_DTYPE", "float16"), ("SGLANG_ROPE_CACHE_FP32", "1"), ("USE_TRITON_W8A8_FP8_KERNEL", "1")):
+            with unittest.mock.patch.dict(os.environ, {name: value}):
+                changed = self.options()
+            self.assertEqual({k for k in before if before[k] != changed[k]}, {"environment"}, name)
+        hook = '[{"target_modules": ["model.layers.0"], "hook_factory": "there:make"}]'
+        self.assertNotEqual(self.options("--forward-hooks", hook)["settings"], before["settings"])
+
     def test_weights_from_elsewhere(self):
         extra = {"interface_v1": 1}
-        for flags in (("--load-format", "remote"), ("--load-format", "remote_instance", "--remote-instance-weight-loader-seed-instance-ip", "10.0.0.1",
+        for flags in (("--load-format", "remote"), ("--load-format", "npcache"), ("--load-format", "presharded"), ("--decrypted-config-file", "config.json"),
+                      ("--modelopt-checkpoint-restore-path", "/dev/null"), ("--kt-weight-path", "/dev/null"), ("--load-format", "remote_instance", "--remote-instance-weight-loader-seed-instance-ip", "10.0.0.1",
                        "--remote-instance-weight-loader-seed-instance-service-port", "1", "--remote-instance-weight-loader-send-weights-group-ports", "[1]"),
                       ("--weight-cache-mode", "client")):
             configure(*flags)

@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import socket
 import statistics
@@ -414,7 +415,8 @@ class Flipped(Case):
     def test_a_bit_in_each_page(self):
         p, want, mine = self.begin("each page")
         flip(mine)
-        self.assertEqual(self.say(p).ids, want)
+        got = self.say(p)
+        self.assertEqual((got.cached, got.ids), (0, want))
 
 
 class Lost(Case):
@@ -624,6 +626,33 @@ class Fresh(Case):
         wait_until(manager.quiet, "it is stored")
         engine.flush()
         self.restored(self.say(p), want.ids)
+
+    def test_new_weights(self):
+        """They are changed in place: what the model before has left is not restored, and nothing is stored in its name. This engine has them from here on."""
+        p = tokens("new weights", 1000)
+        (want,) = self.store([p])
+        engine.flush()
+        path = other_weights(pathlib.Path(folder.name, "other model"))
+        self.assertEqual(fetch(engine.url + "/update_weights_from_disk", {"model_path": str(path)})[0], 200)
+        stored = manager.published()
+        got = self.say(p)
+        self.assertEqual(got.cached, 0)
+        self.assertNotEqual(got.ids, want.ids, "the weights are the same: the check is worth nothing")
+        engine.flush()  # which it does when it has nothing more to store
+        self.assertEqual(manager.published(), stored)
+
+
+def other_weights(path):
+    """Makes a model of the same shape as the one of the checks."""
+    import torch
+    from safetensors.torch import load_file, save_file
+    shutil.copytree(ROOT / ".cache/sglang/model", path)
+    g, tensors = torch.Generator().manual_seed(5), load_file(path / "model.safetensors")
+    for name, t in tensors.items():
+        if "proj" in name:
+            tensors[name] = t.flatten()[torch.randperm(t.numel(), generator=g)].reshape(t.shape)
+    save_file(tensors, path / "model.safetensors")
+    return path
 
 
 class Front:

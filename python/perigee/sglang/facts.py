@@ -7,7 +7,7 @@ import platform
 
 import sglang
 import torch
-from sglang.srt import runtime_context
+from sglang.srt import environ, runtime_context
 
 from ..client import fingerprint
 
@@ -19,8 +19,13 @@ SIDE_POOLS = {"indexer": (4, 1), "swa": (8, 2), "mamba": (16 | 32, 3)}
 # Host pools whose pages lie at equal distances, in all of their layouts, and are not moved: by name, and not what is derived from them.
 EQUAL_PAGES = frozenset(("MHATokenToKVPoolHost", "MLATokenToKVPoolHost"))
 
-# Ways of loading whose weights are not those of the model's files.
-ELSEWHERE = frozenset(("remote", "remote_instance", "rdma", "local_cached", "private", "ipc_cache"))
+# Ways of loading whose weights are all in the model's files, in such as a fingerprint reads. Others take them from another process or place, from a copy of their own
+# (npcache), or from files of other names (expert_pack).
+OWN_FILES = frozenset((
+    "auto", "pt", "safetensors", "instanttensor", "fastsafetensors", "dummy", "sharded_state", "gguf", "bitsandbytes", "mistral", "layered", "runai_streamer"))
+
+# Settings that name a file or a directory beside the model of which its numbers depend, too.
+BESIDE = ("decrypted_config_file", "modelopt_checkpoint_restore_path", "kt_weight_path")
 
 # Settings of the namespaces below that no byte of a page depends on, or that the namespace has in another way.
 IRRELEVANT = frozenset((
@@ -30,6 +35,11 @@ IRRELEVANT = frozenset((
     "remote_instance_weight_loader_send_weights_group_ports", "delete_ckpt_after_loading", "startup_weight_load_mode", "model_checksum",
     "lora_paths", "grammar_backend", "sampling_backend", "enable_watermark", "watermark_key", "watermark_key_b", "weight_cache_socket", "weight_cache_timeout",
 ))
+
+# Words in the names of environment variables that no byte of a page depends on, and which may differ from process to process.
+IRRELEVANT_WORDS = frozenset((
+    "ADDR", "AFFINITY", "CI", "COREDUMP", "DIR", "DISAGG", "DISAGGREGATION", "ENCODER", "ENDPOINT", "GRAMMAR", "GRPC", "HEALTH", "HICACHE", "HTTP", "ID", "INTERVAL", "IP", "KEY", "LOG",
+    "METRICS", "NUMA", "NVTX", "OTLP", "PORT", "PROFILE", "PROFILER", "RANK", "RAY", "SOCKET", "TEST", "TIMEOUT", "TOOL", "TRACE", "URL", "UVICORN", "WARMUP", "ZMQ"))
 
 
 def leaves(bag):
@@ -68,8 +78,12 @@ def unsupported(config, extra):
     no(config.dcp_size > 1 or config.should_split_heads, "context-parallel decoding and split heads are not built")
     model = leaves(runtime_context.get_model())
     form = getattr(model["load_format"], "value", model["load_format"])
-    no((form in ELSEWHERE or model.get("weight_cache_mode", "off") != "off") and not extra.get("model_content"),
-       f"load_format {form} (weight cache {model.get('weight_cache_mode')}) takes weights from another process or place than the model's files: declare model_content, 64 hexadecimal digits, in the extra config")
+    declare = "declare model_content, 64 hexadecimal digits, in the extra config"
+    if not extra.get("model_content"):
+        no(form not in OWN_FILES or model.get("weight_cache_mode", "off") != "off",
+           f"load_format {form} (weight cache {model.get('weight_cache_mode')}) takes weights from another process or place than the model's files: {declare}")
+        beside = [name for name in BESIDE if (model | leaves(runtime_context.get_exec())).get(name)]
+        no(beside, f"{', '.join(beside)}: files that are not read for a fingerprint: {declare}")
     return found
 
 
@@ -145,8 +159,9 @@ def _options(config, args, pools):
     settings = {}
     for name in ("get_model", "get_exec", "get_lora", "get_mm"):
         settings[name] = {k: v for k, v in leaves(getattr(runtime_context, name)()).items() if k not in IRRELEVANT}
-    raw = json.dumps(settings, sort_keys=True, default=str).encode()
-    out = {"settings": hashlib.sha256(raw).hexdigest()}
+    watched = leaves(runtime_context.get_observability())
+    settings["hooks"] = [watched[k] for k in ("forward_hooks", "debug_tensor_dump_input_file")]  # which put other numbers into the model
+    out = {"settings": _digest(settings), "environment": _digest(_environment())}
     # Each rank registers by itself, and SGLang takes what all ranks have: to the Manager a rank is an instance of its own. What is the same in
     # all ranks of an axis, as latent KV and its index keys are under tensor parallelism, is shared by them: a recurrent state beside it is not.
     if config.tp_size > 1 and not (config.is_mla_model and all(p.name in ("kv", "indexer") for p in pools)):
@@ -165,6 +180,16 @@ def _options(config, args, pools):
     return out
 
 
+def _digest(value):
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _environment():
+    """The variables that SGLang reads, as they are set: types, layouts and kernels are chosen by some of them (SGLANG_MAMBA_CONV_DTYPE, SGLANG_ROPE_CACHE_FP32)."""
+    known = {name for name, field in vars(environ.Envs).items() if isinstance(field, environ.EnvField)}
+    return {k: v for k, v in os.environ.items() if (k in known or k.startswith("SGLANG_")) and not IRRELEVANT_WORDS & set(k.split("_"))}
+
+
 def rank_suffix(config):
     """What is behind the engine's name in the name of this rank's instance."""
     return "" if config.tp_size * config.pp_size == 1 else f".{config.pp_rank}.{config.tp_rank}"
@@ -177,13 +202,13 @@ def adapters():
 
 
 def content(extra):
-    """The model's fingerprint: what is declared, a hub's commit, or the files'. It reads them all in the last case, and they must be older than this process, which has loaded them."""
+    """The model's fingerprint: what is declared, a hub's commit, or the files'. It reads them all in the last case, but for those that it has read before, and they must be older than this process, which has loaded them."""
     declared = extra.get("model_content")
     if declared:
         return bytes.fromhex(declared)
     path = runtime_context.get_server_args().model_path
     if os.path.exists(path):
-        return fingerprint.of_loaded(path, fingerprint.began())
+        return fingerprint.of_loaded(path, fingerprint.began(), fingerprint.known(extra))
     commit = getattr(model_config(runtime_context.get_server_args()).hf_config, "_commit_hash", None)
     if not commit:
         raise ValueError(f"{path} is neither a path nor of a known commit: declare model_content, 64 hexadecimal digits, in the extra config")

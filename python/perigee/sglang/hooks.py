@@ -3,7 +3,8 @@ engine serves.
 
   - What is handed to the backup queue is noted with its tokens, the key before, adapter and salt (lore.py). Without it pages are stored and restored all the
     same, and gateways are not told of them.
-  - When weights are changed in place, what was stored is another model's: the backend stops.
+  - When weights are changed in place, or let go of without a copy, what was stored is another model's: the backend stops, and none is made again in that process. Nor is one made
+    where the engine has run before without these hooks, since nobody knows what has become of its weights meanwhile.
   - A restore that has lasted too long for its request is in no queue of SGLang's any more, and may still write into the host pool, since a Manager that hangs may go on. A flush
     would join its thread for ten seconds and then end the engine: it is refused while there is such a restore on any rank.
   - With the linker, a request that is being looked up is passed over (admission.py), and what is offloaded is noted with its tokens, too.
@@ -12,6 +13,7 @@ engine serves.
 import logging
 import threading
 
+from sglang.srt import runtime_context
 from sglang.srt.plugins.hook_registry import HookRegistry, HookSource, HookType
 
 from .lore import UNKNOWN, Lore, Space
@@ -19,6 +21,7 @@ from .lore import UNKNOWN, Lore, Space
 CONTROLLER = "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller.HybridCacheController.write_storage"
 TREE = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.write_backup_storage"
 WEIGHTS = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager._select_runners"
+RELEASED = "sglang.srt.managers.scheduler_components.weight_updater._export_static_state"
 FLUSH = "sglang.srt.managers.scheduler.Scheduler.flush_cache"
 
 ADD = "sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req"
@@ -29,6 +32,7 @@ _here = threading.local()
 _stop = []  # functions of those who want to know of new weights
 _getting = []  # functions that say whether something is being restored
 _done = []
+_changed = []  # why the weights are not those that the engine has loaded as it started
 
 
 def _backend(controller):
@@ -65,8 +69,30 @@ def _written(original, controller, host_indices, token_ids, hash_value=None, pre
 
 
 def _weights(*args, **kwargs):
+    _not_what_they_were("the weights were changed in place")
+
+
+def _released(*args, **kwargs):
+    """They are about to be let go of (/release_memory_occupation); without a copy their memory has anything in it afterwards, until they are loaded anew."""
+    features = runtime_context.get_exec().features
+    if features.enable_memory_saver and not features.enable_weights_cpu_backup:
+        _not_what_they_were("the weights were let go of without a copy")
+
+
+def _not_what_they_were(reason):
+    _changed[:] = _changed or [reason]
     for f in list(_stop):
-        f("the weights were changed in place")
+        f(reason)
+
+
+def unknown_weights(declared):
+    """Why nobody knows which weights this process has, or "": for who is about to install, in an engine that may have run for long. declared says that an
+    operator has said what they are."""
+    if _changed:
+        return f"{_changed[0]}: only an engine that is started anew is known to have its model's"
+    if WEIGHTS not in _done and runtime_context.get_memory().hicache_storage_backend is None and not declared:
+        return "this engine has run without it, and its weights may have been changed since: start it with --hicache-storage-backend, or declare model_content in the extra config"
+    return ""
 
 
 def _flush(original, scheduler, *args, **kwargs):
@@ -97,7 +123,7 @@ def install(on_weights, getting=None):
     if getting is not None:
         _getting.append(getting)
     return _install([
-        (TREE, _node, HookType.AROUND), (CONTROLLER, _written, HookType.AROUND), (WEIGHTS, _weights, HookType.BEFORE), (FLUSH, _flush, HookType.AROUND)])
+        (TREE, _node, HookType.AROUND), (CONTROLLER, _written, HookType.AROUND), (WEIGHTS, _weights, HookType.BEFORE), (RELEASED, _released, HookType.BEFORE), (FLUSH, _flush, HookType.AROUND)])
 
 
 def remove(on_weights, getting=None):

@@ -52,12 +52,12 @@ def numbers(slots, step):
 
 
 class PerigeeStorage(HiCacheStorage):
-    """hicache-storage-backend-extra-config: socket, instance (a name; random by default), scope, weight_version, model_content, lookup_ms, answer_ms, model and
+    """hicache-storage-backend-extra-config: socket, instance (a name; random by default), scope, weight_version, model_content, fingerprints, lookup_ms, answer_ms, model and
     url as the Manager's KV events are to say them, pool_bytes, allow_unqualified_version, allow_unqualified_ranks."""
 
     def __init__(self, config, kwargs=None):
         self._config, self._extra = config, dict(config.extra_config or {})
-        reasons = facts.unsupported(config, self._extra)
+        reasons = facts.unsupported(config, self._extra) + list(filter(None, [hooks.unknown_weights(self._extra.get("model_content"))]))
         if reasons:
             raise ValueError("PerigeeStorage: " + "; ".join(reasons))
         self._anchor, self._side = None, {}
