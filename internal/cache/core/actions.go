@@ -164,6 +164,12 @@ type Removed struct {
 // Freed says that nobody can be writing or reading a slot any more, and that it may be granted again.
 type Freed struct{ Slot SlotRef }
 
+// WalkedTo answers a Part of a walk: the next one begins there, if there is More.
+type WalkedTo struct {
+	Next uint32
+	More bool
+}
+
 // CloseSession asks the shell to end a session's connection, and to say Lost when it has.
 type CloseSession struct {
 	Session SessionID
@@ -184,4 +190,5 @@ func (Read) action()         {}
 func (*Visible) action()     {}
 func (*Removed) action()     {}
 func (*Freed) action()       {}
+func (WalkedTo) action()     {}
 func (CloseSession) action() {}

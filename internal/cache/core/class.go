@@ -67,4 +67,5 @@ const (
 	KindSealedRun
 	KindRetire
 	KindFetch
+	KindEmpty
 )

@@ -153,11 +153,13 @@ func (c *Core) Step(now Time, ev Event, dst []Action) []Action {
 	case *Tick:
 		c.tick()
 	case *Flush:
-		c.flush(e.Namespace)
+		c.flush(e)
 	case *Evict:
 		c.evict(e)
 	case *Retire:
 		c.retire(e)
+	case *Empty:
+		c.empty(e)
 	default:
 		c.client(ev)
 	}

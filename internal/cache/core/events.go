@@ -38,6 +38,8 @@ type Register struct {
 	Arenas []Arena
 	// QueryBytes bounds what its queries may hold at once; 0 or more than Budgets.Instance is that.
 	QueryBytes int64
+	// Instead are arenas that go for it, each as by a Retire, if it is not refused.
+	Instead []uint32
 }
 
 // Lost says that a session's connection has ended, for whatever reason. Everything of it ends at once, except that slots which its
@@ -219,8 +221,22 @@ type Tick struct{}
 // ids. Refused as ArenaBusy while it has a writer or something in it is held, and as Invalid if there is none.
 type Retire struct{ Arena uint32 }
 
+// Part is one of a walk over all blocks, so that nobody waits for the whole of it: it drops Most blocks at most, and looks at 16 times as many. The zero value is
+// all of it at once. A part is answered with WalkedTo, which has the next one's From; what comes meanwhile the walk may pass by.
+type Part struct{ From, Most uint32 }
+
 // Flush drops every block of the namespace, or of all if it is zero. What is held goes when it is let go of.
-type Flush struct{ Namespace Namespace }
+type Flush struct {
+	Namespace Namespace
+	Part      Part
+}
+
+// Empty drops the blocks of an arena that nobody holds, if nobody writes it: what a Retire would have to do. Refused as ArenaBusy if it has a writer, and as Invalid
+// if there is none.
+type Empty struct {
+	Arena uint32
+	Part  Part
+}
 
 // Evict drops up to Blocks blocks of an arena, in the order in which a full pool would.
 type Evict struct {
@@ -230,6 +246,7 @@ type Evict struct {
 
 func (*Register) event()  {}
 func (*Retire) event()    {}
+func (*Empty) event()     {}
 func (*Lost) event()      {}
 func (*Fenced) event()    {}
 func (*Publish) event()   {}

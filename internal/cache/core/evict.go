@@ -166,15 +166,19 @@ func (c *Core) evict(e *Evict) {
 
 // flush drops the blocks of a namespace, those below memory included, and those on their way: what is being written now was computed
 // before the flush was asked for.
-func (c *Core) flush(n Namespace) {
-	sp, known := c.spaces[n]
-	all := n == Namespace{}
-	if !all && !known {
-		return
+func (c *Core) flush(e *Flush) {
+	sp, known := c.spaces[e.Namespace]
+	all := e.Namespace == Namespace{}
+	if e.Part.From == 0 {
+		for k := range c.backed {
+			if all || known && k.Space == sp {
+				delete(c.backed, k)
+			}
+		}
 	}
-	for p := range c.books.Pages() {
-		if k := c.books.Key(p); !all && k.Space != sp {
-			continue
+	c.walk(e.Part, func(p dram.Page) bool {
+		if space, _ := c.books.PlaceOf(p); !all && (!known || space != sp) {
+			return false
 		}
 		switch r := c.reads[p]; {
 		case r != nil:
@@ -184,10 +188,45 @@ func (c *Core) flush(n Namespace) {
 		default:
 			c.giveUp(p)
 		}
+		return true
+	})
+}
+
+// empty drops what nobody holds of an arena.
+func (c *Core) empty(e *Empty) {
+	a := c.arenas[e.Arena]
+	switch {
+	case a == nil:
+		c.refuse(SessionID{}, KindEmpty, uint64(e.Arena), Invalid)
+		return
+	case a.writer != nil:
+		c.refuse(SessionID{}, KindEmpty, uint64(e.Arena), ArenaBusy)
+		return
 	}
-	for k := range c.backed {
-		if all || k.Space == sp {
-			delete(c.backed, k)
+	c.walk(e.Part, func(p dram.Page) bool {
+		if c.books.ArenaOf(p) != a.at || c.books.State(p) != dram.Visible || c.books.Holds(p) > 0 {
+			return false
 		}
+		c.drop(p, Flushed)
+		return true
+	})
+}
+
+// walk has part of all blocks looked at, Filling and Visible ones. drop tells whether it has dropped the one that it is shown.
+func (c *Core) walk(part Part, drop func(dram.Page) bool) {
+	const perDrop = 16 // are looked at in the time in which one is dropped
+	left := perDrop * int(part.Most)
+	if part.Most == 0 {
+		left = unbounded
+	}
+	at := dram.Page(part.From)
+	for ; c.books.Numbered(at) && left > 0; at++ {
+		left--
+		if c.books.There(at) && drop(at) {
+			left -= perDrop - 1
+		}
+	}
+	if part.Most > 0 {
+		c.do(WalkedTo{uint32(at), c.books.Numbered(at)})
 	}
 }

@@ -25,7 +25,7 @@ var (
 	classNames = []string{"none", "stale session", "stale slot", "stale lease", "stale ticket", "retired", "stale read", "repeated", "invalid",
 		"instance busy", "arena busy", "too many", "overdue", "overlap"}
 	kindNames = []string{"register", "lost", "fenced", "publish", "sealed", "abandoned", "query", "poll", "cancel", "start", "copied", "release",
-		"backed", "unbacked", "read-done", "tick", "flush", "evict", "offer", "publish-from", "restore-into", "in-done", "out-done", "sealed-run", "retire", "fetch"}
+		"backed", "unbacked", "read-done", "tick", "flush", "evict", "offer", "publish-from", "restore-into", "in-done", "out-done", "sealed-run", "retire", "fetch", "empty"}
 	whyNames         = []string{"found", "missing", "too large", "timed out", "unreadable"}
 	reasonNames      = []string{"evicted", "flushed", "corrupted"}
 	outcomeNames     = []string{"done", "failed", "mismatch"}
@@ -139,6 +139,8 @@ func text(a Action) string {
 			return fmt.Sprintf("%v: fetched nothing: %s", a.Session, whyNames[a.Why])
 		}
 		return fmt.Sprintf("%v: fetched %d: %s, %d of %d", a.Session, a.Copy, outcomeNames[a.Outcome], a.Good, a.Found)
+	case WalkedTo:
+		return fmt.Sprintf("walked to %d, more: %v", a.Next, a.More)
 	case CloseSession:
 		return fmt.Sprintf("%v: close: %s", a.Session, classNames[a.Class])
 	}
@@ -149,7 +151,7 @@ func text(a Action) string {
 func eventText(ev Event) string {
 	switch e := ev.(type) {
 	case *Register:
-		return fmt.Sprintf("register %v %s %s %v", e.Session, e.Instance, spaceName(e.Namespace), e.Arenas)
+		return fmt.Sprintf("register %v %s %s %v instead of %v", e.Session, e.Instance, spaceName(e.Namespace), e.Arenas, e.Instead)
 	case *Publish:
 		text := fmt.Sprintf("publish %v op %d part %d group %d:", e.Session, e.Op, e.Part, e.Blocks[0].Group)
 		for _, b := range e.Blocks {
@@ -170,7 +172,7 @@ func eventText(ev Event) string {
 	case *Unbacked:
 		return fmt.Sprintf("unbacked %s/%d/%s at %d", spaceName(e.Namespace), e.Group, nameOf(e.Hash), e.Extent.Offset)
 	case *Flush:
-		return "flush " + spaceName(e.Namespace)
+		return fmt.Sprintf("flush %s %v", spaceName(e.Namespace), e.Part)
 	}
 	return strings.TrimPrefix(fmt.Sprintf("%T%+v", ev, ev), "*core.")
 }

@@ -26,7 +26,7 @@ type coreScript struct {
 //
 //	new total=N instance=N spec=N queries=N publishes=N sessions=N identity=N wait=D ttl=D patience=D resident=SCOPE:N,… share=SCOPE:N,… query=SCOPE:N,… routes=built
 //	at D                                   time passes, without a tick
-//	register S inst=NAME ns=NAME scope=N query=N arenas=ID:SLOTS:BYTES,… layout=ARENA:BYTES+BYTES,…
+//	register S inst=NAME ns=NAME scope=N query=N arenas=ID:SLOTS:BYTES,… layout=ARENA:BYTES+BYTES,… instead=ID,…
 //	lost S · fenced S
 //	publish S op=N part=N group=N scope=N A B<A C id=TEXT      blocks follow each other unless they name their parent
 //	seal S SLOT sum=N · abandon S SLOT
@@ -38,7 +38,7 @@ type coreScript struct {
 //	restore-into S LEASE POOL:OFFSET+LENGTH/… … consumer=N · out-done COPY outcome=… good=N
 //	fetch S GROUP:A,B,… POOL:OFFSET+LENGTH/… … all=1 scope=N
 //	backed NS A B<A group=N parts=N at=OFFSET · unbacked NS A group=N at=OFFSET · read-done N outcome=…
-//	tick · flush [ns=NAME] · evict ARENA N · usage · copies · counts
+//	tick · flush [ns=NAME] from=N most=N · empty ARENA from=N most=N · evict ARENA N · usage · copies · counts
 func (s *coreScript) do(c *script.Command) bool {
 	switch c.Name {
 	case "new":
@@ -144,7 +144,9 @@ func (s *coreScript) event(c *script.Command) Event {
 	case "tick":
 		return &Tick{}
 	case "flush":
-		return &Flush{Namespace(hashOf(c.Arg("ns", "")))}
+		return &Flush{Namespace(hashOf(c.Arg("ns", ""))), partArg(c)}
+	case "empty":
+		return &Empty{uint32(c.ParseInt(c.Word())), partArg(c)}
 	case "evict":
 		return &Evict{uint32(c.ParseInt(c.Word())), int(c.ParseInt(c.Word()))}
 	}
@@ -243,6 +245,9 @@ func registerOf(c *script.Command) Event {
 		n := numbers(c, a, ":")
 		e.Arenas = append(e.Arenas, Arena{n[0], n[1], n[2]})
 	}
+	for _, id := range c.List("instead") {
+		e.Instead = append(e.Instead, uint32(c.ParseInt(id)))
+	}
 	for _, g := range c.List("layout") {
 		a, parts, _ := strings.Cut(g, ":")
 		e.Layout = append(e.Layout, Group{uint32(c.ParseInt(a)), numbers(c, parts, "+")})
@@ -294,6 +299,10 @@ func sessionArg(c *script.Command) SessionID {
 		return SessionID{scriptEpoch, uint32(c.ParseInt(n))}
 	}
 	return SessionID{uint64(c.ParseInt(epoch)), uint32(c.ParseInt(n))}
+}
+
+func partArg(c *script.Command) Part {
+	return Part{uint32(c.Int("from", 0)), uint32(c.Int("most", 0))}
 }
 
 func slotArg(c *script.Command) SlotRef {

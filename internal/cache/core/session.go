@@ -53,7 +53,7 @@ func (c *Core) sessionOf(id SessionID, k EventKind, ref uint64) *session {
 }
 
 func (c *Core) register(e *Register) {
-	if class := c.mayRegister(e); class != NoClass {
+	if class := c.MayRegister(e); class != NoClass {
 		c.refuse(e.Session, KindRegister, 0, class)
 		return
 	}
@@ -63,10 +63,9 @@ func (c *Core) register(e *Register) {
 		c.refuse(e.Session, KindRegister, 0, TooMany)
 		return
 	}
-	// Two layouts under one namespace would make one block two shapes.
-	if l := c.spaceList[sp].layout; l != nil && !sameLayout(l, e.Layout) {
-		c.refuse(e.Session, KindRegister, 0, Invalid)
-		return
+	for _, id := range e.Instead { // first, so that the books need not grow for what takes their place
+		c.dropArena(c.arenas[id])
+		delete(c.arenas, id)
 	}
 	s := &session{
 		id: e.Session, instance: e.Instance, live: true, space: sp, scope: sc, layout: cloneLayout(e.Layout),
@@ -80,7 +79,8 @@ func (c *Core) register(e *Register) {
 	c.do(Registered{s.id})
 }
 
-func (c *Core) mayRegister(e *Register) Class {
+// MayRegister says why a Register would be refused now, but for want of a name's place.
+func (c *Core) MayRegister(e *Register) Class {
 	switch {
 	case e.Session.Epoch != c.cfg.Epoch || e.Session.Number == 0:
 		return StaleSession
@@ -98,8 +98,22 @@ func (c *Core) mayRegister(e *Register) Class {
 			return ArenaBusy
 		}
 	}
+	for i, id := range e.Instead {
+		switch own := slices.ContainsFunc(e.Arenas, func(a Arena) bool { return a.ID == id }); {
+		case own, c.arenas[id] == nil, slices.Contains(e.Instead[:i], id):
+			return Invalid
+		case !c.MayRetire(id):
+			return ArenaBusy
+		}
+	}
 	if !c.roomForArenas(e) {
 		return TooMany
+	}
+	// Two layouts under one namespace would make one block two shapes.
+	if sp, known := c.spaces[e.Namespace]; known {
+		if l := c.spaceList[sp].layout; l != nil && !sameLayout(l, e.Layout) {
+			return Invalid
+		}
 	}
 	return NoClass
 }
@@ -115,6 +129,10 @@ func (c *Core) roomForArenas(e *Register) bool {
 		} else {
 			arenas++
 		}
+	}
+	for _, id := range e.Instead {
+		n, _, _ := c.books.Arena(c.arenas[id].at)
+		slots, arenas = slots-n, arenas-1
 	}
 	return slots <= dram.MaxSlots && arenas <= dram.MaxArenas
 }
@@ -197,12 +215,14 @@ func (c *Core) takeArena(a Arena, s *session) *arena {
 // dropArena empties an arena and forgets its shape. Nothing in it is held. The generations go on from the one it returns: a word about a
 // slot of the old shape must not fit one of the new.
 func (c *Core) dropArena(a *arena) (gen uint32) {
-	for p := range c.books.Pages() {
-		if c.books.ArenaOf(p) == a.at {
-			c.drop(p, Flushed)
+	slots, size, free := c.books.Arena(a.at)
+	if free < slots {
+		for p := range c.books.Pages() {
+			if c.books.ArenaOf(p) == a.at {
+				c.drop(p, Flushed)
+			}
 		}
 	}
-	slots, size, _ := c.books.Arena(a.at)
 	c.pool -= int64(slots) * int64(size)
 	return c.books.RemoveArena(a.at)
 }

@@ -33,7 +33,7 @@ func TestSimulation(t *testing.T) {
 		}
 	}
 	t.Logf("%+v", sum)
-	if sum.Retired == 0 || sum.Restored == 0 || sum.Shared == 0 || sum.Evicted == 0 || sum.Stale == 0 || sum.Busy == 0 || sum.Waited == 0 || sum.Zombie == 0 || sum.Mismatch == 0 || sum.Closed == 0 || sum.Collected == 0 ||
+	if sum.Retired == 0 || sum.Emptied == 0 || sum.Restored == 0 || sum.Shared == 0 || sum.Evicted == 0 || sum.Stale == 0 || sum.Busy == 0 || sum.Waited == 0 || sum.Zombie == 0 || sum.Mismatch == 0 || sum.Closed == 0 || sum.Collected == 0 ||
 		sum.Filled == 0 || sum.Poured == 0 || sum.Late == 0 || sum.Kept[bySession] == 0 || sum.Kept[byScope] == 0 || sum.Kept[byTotal] == 0 || sum.Speculative == 0 || sum.Below == 0 || sum.Unserved == 0 || sum.Fetched == 0 || sum.Hurried == 0 || sum.Last == 0 {
 		t.Errorf("the histories leave out something: %+v", sum)
 	}
@@ -56,9 +56,9 @@ func history(t *testing.T, seed uint64, sum *tally) *sim {
 
 // tally is what happened in all histories, so that a simulator which only ever sees misses is noticed.
 type tally struct {
-	Restored, Failed, Evicted, Stale, Busy, Waited, Shared, Zombie, Mismatch, Collected, Closed, Filled, Poured, Late, Retired int
-	Kept                                                                                                                       [byTotal + 1]int
-	Later, Speculative, Below, Unserved, Fetched, Hurried, Last                                                                int
+	Restored, Failed, Evicted, Stale, Busy, Waited, Shared, Zombie, Mismatch, Collected, Closed, Filled, Poured, Late, Retired, Emptied int
+	Kept                                                                                                                                [byTotal + 1]int
+	Later, Speculative, Below, Unserved, Fetched, Hurried, Last                                                                         int
 }
 
 type sim struct {
@@ -165,6 +165,8 @@ func (s *sim) step() {
 		s.event(&Evict{s.arenaIDs[s.r.IntN(int(s.arenas))], 1 + s.r.IntN(3)})
 	case n < 34 && s.r.IntN(2) == 0:
 		s.retire(s.r.IntN(int(s.arenas)))
+	case n < 34 && s.r.IntN(2) == 0:
+		s.empty(s.arenaIDs[s.r.IntN(int(s.arenas))])
 	case n < 40 && len(s.m.copies) > 0:
 		s.endCopy()
 	case n < 47 && s.lower:
@@ -202,8 +204,15 @@ func (s *sim) register() {
 		g := Group{PartBytes: []uint32{100, 90}[:s.parts]}
 		e.Layout = append(e.Layout, g)
 	}
+	instead := s.r.IntN(int(s.arenas))
+	if s.r.IntN(3) == 0 {
+		e.Instead = []uint32{s.arenaIDs[instead]}
+	}
 	s.event(e)
 	if _, ok := s.answers[len(s.answers)-1].(Registered); ok {
+		if len(e.Instead) > 0 {
+			s.retired(instead)
+		}
 		s.clients = append(s.clients, c)
 		s.m.alive[c.id] = true
 		s.m.own[c.id] = min(s.m.total, cmp.Or(s.m.instance, s.m.total), cmp.Or(e.QueryBytes, s.m.total))
@@ -245,14 +254,60 @@ func (s *sim) retire(nth int) {
 		s.wantRefused(true, ArenaBusy)
 	default:
 		s.wantRefused(false, ArenaBusy)
-		for k, b := range s.m.visible {
-			if b.slots[0].Slot.Arena == id {
-				s.t.Errorf("%v is in arena %d, which is no more", k, id)
-			}
-		}
-		s.arenaIDs[nth] += 10
-		s.sum.Retired++
+		s.retired(nth)
 	}
+}
+
+// retired is of an arena that was retired.
+func (s *sim) retired(nth int) {
+	for k, b := range s.m.visible {
+		if b.slots[0].Slot.Arena == s.arenaIDs[nth] {
+			s.t.Errorf("%v is in arena %d, which is no more", k, s.arenaIDs[nth])
+		}
+	}
+	s.arenaIDs[nth] += 10
+	s.sum.Retired++
+}
+
+// empty drops what nobody holds of an arena that nobody writes, and nothing else.
+func (s *sim) empty(id uint32) {
+	a := s.c.arenas[id]
+	stays := map[blockKey]bool{}
+	for k, b := range s.m.visible {
+		p, _ := s.c.books.Find(dram.Key{Space: s.c.spaces[k.ns], Group: k.group, Hash: k.hash})
+		stays[k] = b.slots[0].Slot.Arena != id || s.c.books.Holds(p) > 0
+	}
+	part := Part{Most: uint32(s.r.IntN(3))}
+	for more := true; more; {
+		s.event(&Empty{id, part})
+		if a == nil || a.writer != nil {
+			s.wantRefused(true, map[bool]Class{true: Invalid, false: ArenaBusy}[a == nil])
+			return
+		}
+		part.From, more = s.walked()
+	}
+	s.sum.Emptied++
+	for k := range s.m.visible {
+		if !stays[k] {
+			s.t.Errorf("%v is in arena %d, which was emptied", k, id)
+		}
+		delete(stays, k)
+	}
+	for k, want := range stays {
+		if want {
+			s.t.Errorf("%v has gone, and was not to", k)
+		}
+	}
+}
+
+// walked is what the last part of a walk was answered with.
+func (s *sim) walked() (next uint32, more bool) {
+	for _, a := range s.answers {
+		if w, ok := a.(WalkedTo); ok {
+			return w.Next, w.More
+		}
+	}
+	return 0, false
 }
 
 // zombie writes where a process that nobody listens to any more may still be writing.
@@ -283,7 +338,11 @@ func (s *sim) flush() {
 			s.m.giveUp(k)
 		}
 	}
-	s.event(&Flush{ns})
+	part := Part{Most: uint32(s.r.IntN(3))}
+	for more := true; more; { // parts between which nothing comes are as one
+		s.event(&Flush{ns, part})
+		part.From, more = s.walked()
+	}
 }
 
 // nodes is how many blocks there are in each group and namespace.

@@ -22,6 +22,8 @@ func (m *Manager) do(now core.Time, a core.Action, by *asker) {
 		}
 	case core.PoolTaken, core.PoolGone, core.CopyIn, core.CopyOut, core.CopyStop, core.CopiedIn, core.CopiedOut, core.Fetched:
 		m.doCopy(a, by)
+	case core.WalkedTo:
+		m.mu.walked = a
 	case core.Registered, *core.Freed: // Register's caller knows; slots are the core's
 	case core.Read:
 		panic("manager: a read from below memory, and there is nothing below")

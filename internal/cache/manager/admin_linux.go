@@ -154,9 +154,7 @@ func (m *Manager) flush(w http.ResponseWriter, r *http.Request) {
 		}
 		n = core.Namespace(d)
 	}
-	before := m.visible()
-	m.Flush(n)
-	reply(w, map[string]int{"dropped": before - m.visible()})
+	reply(w, map[string]int64{"dropped": m.Flush(n)})
 }
 
 func (m *Manager) evict(w http.ResponseWriter, r *http.Request) {
@@ -165,15 +163,7 @@ func (m *Manager) evict(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "blocks: how many of each arena, above 0", http.StatusBadRequest)
 		return
 	}
-	before := m.visible()
-	m.Evict(n)
-	reply(w, map[string]int{"dropped": before - m.visible()})
-}
-
-func (m *Manager) visible() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.mu.core.Usage().Blocks
+	reply(w, map[string]int64{"dropped": m.Evict(n)})
 }
 
 // explain answers GET /explain?request=ID, ?session=N&op=N, or ?block=HEX.

@@ -59,6 +59,7 @@ type books struct {
 	pools      map[poolKey]*hostpool.Pool // what engines have offered
 	copies     map[core.CopyID]*copyJob   // under way
 	copied     *session                   // whose copy has ended, while the core is told of it
+	walked     core.WalkedTo              // of the last part of a walk
 	session    uint32                     // the last number that a client was told
 	arena      uint32                     // the next id that none was told
 	closed     bool
@@ -258,20 +259,58 @@ func (m *Manager) ticks() {
 	}
 }
 
-// Flush drops the blocks of a namespace, or of all if it is zero.
-func (m *Manager) Flush(n core.Namespace) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.step(&core.Flush{Namespace: n}, nil)
+// Flush drops the blocks of a namespace, or of all if it is zero, and returns how many could be found. What is published meanwhile may stay.
+func (m *Manager) Flush(n core.Namespace) (dropped int64) {
+	return m.walk(func(p core.Part) core.Event { return &core.Flush{Namespace: n, Part: p} })
 }
 
-// Evict drops up to n blocks of each arena, in the order in which a full pool would.
-func (m *Manager) Evict(n int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, h := range m.mu.holdings {
-		for _, id := range h.ids {
-			m.step(&core.Evict{Arena: id, Blocks: n}, nil)
+// walkMost is how many blocks are dropped under one lock: some 300 µs, to gateways' being told included. All of a pool would be seconds.
+const walkMost = 512
+
+// walk has the core go over all blocks, part by part, and returns how many have gone from memory. Others have their turns in between.
+func (m *Manager) walk(event func(core.Part) core.Event) (removed int64) {
+	p := core.Part{Most: walkMost}
+	for more := true; more; {
+		m.locked(func() {
+			m.mu.walked = core.WalkedTo{}
+			removed += m.removedBy(event(p))
+			p.From, more = m.mu.walked.Next, m.mu.walked.More
+		})
+	}
+	return removed
+}
+
+// removedBy is how many blocks a step has removed. mu is held.
+func (m *Manager) removedBy(ev core.Event) (n int64) {
+	n = -removals(m.mu.core)
+	m.step(ev, nil)
+	return n + removals(m.mu.core)
+}
+
+func removals(c *core.Core) (n int64) {
+	for _, r := range c.Stats().Removed {
+		n += r
+	}
+	return n
+}
+
+// Evict drops up to n blocks of each arena, in the order in which a full pool would, and returns how many have gone.
+func (m *Manager) Evict(n int) (removed int64) {
+	var ids []uint32
+	m.locked(func() {
+		for _, h := range m.mu.holdings {
+			ids = append(ids, h.ids...)
+		}
+	})
+	for _, id := range ids {
+		for left, more := n, true; left > 0 && more; left -= walkMost {
+			m.locked(func() {
+				most := min(left, walkMost)
+				gone := m.removedBy(&core.Evict{Arena: id, Blocks: most})
+				removed += gone
+				more = gone == int64(most)
+			})
 		}
 	}
+	return removed
 }

@@ -121,6 +121,7 @@ func (m *Manager) admit(c *channel.Conn, msg *wire.Register) (*session, []*os.Fi
 	}
 	m.opening.Lock()
 	defer m.opening.Unlock()
+	m.makeWay(msg, id, plan)
 	s, victims, no := m.settle(msg, id, plan)
 	if no.class != 0 {
 		return nil, nil, no
@@ -214,24 +215,57 @@ func (m *Manager) settle(msg *wire.Register, id identity, plan layout.Plan) (s *
 	if m.mu.session == math.MaxUint32 || m.mu.arena > math.MaxUint32-uint32(len(plan.Arenas)) {
 		return nil, nil, refusal{wire.TooMany, "every number of a session or an arena was given: the Manager has to be started anew"}
 	}
-	old, vacant, ok := m.place(id.namespace, msg.Instance, plan)
-	if !ok {
-		return nil, nil, refusal{wire.NoPool, "every part of the pool is an instance's"}
+	p, no := m.propose(msg, id, plan)
+	if no.class != 0 {
+		return nil, nil, no
 	}
-	s = m.newSession(msg, id)
-	s.holding = old
-	if old == nil {
-		s.holding = m.newHolding(id.namespace, plan)
-	}
-	if class := m.registerCore(s, msg, plan, vacant); class != 0 {
+	if class := m.registerCore(p.ev); class != 0 {
 		return nil, nil, refusal{class, ""}
 	}
-	victims = m.retire(vacant)
-	if old == nil {
+	victims = m.retire(p.victims)
+	s = p.s
+	if !p.taken {
 		m.mu.holdings = append(m.mu.holdings, s.holding)
 	}
 	s.holding.writer, s.holding.instance, s.holding.seq = s, s.instance, s.id.Number
 	return s, victims, refusal{}
+}
+
+// proposal is what a registration would come to.
+type proposal struct {
+	s       *session
+	taken   bool       // its holding is another's that has left
+	victims []*holding // that go for it
+	ev      *core.Register
+}
+
+// propose works out a registration, and changes nothing. mu is held.
+func (m *Manager) propose(msg *wire.Register, id identity, plan layout.Plan) (p proposal, no refusal) {
+	old, victims, ok := m.place(id.namespace, msg.Instance, plan)
+	if !ok {
+		return p, refusal{wire.NoPool, "every part of the pool is an instance's"}
+	}
+	p = proposal{s: m.newSession(msg, id), taken: old != nil, victims: victims}
+	p.s.holding = old
+	if old == nil {
+		p.s.holding = m.newHolding(id.namespace, plan)
+	}
+	p.ev = registration(p.s, msg, plan, victims)
+	return p, refusal{}
+}
+
+// makeWay empties what will go for an instance, in parts: in the one step that registers it everybody would wait for as long as dropping a million blocks takes. What
+// will be refused has nothing emptied.
+func (m *Manager) makeWay(msg *wire.Register, id identity, plan layout.Plan) {
+	var ids []uint32
+	m.locked(func() {
+		if p, no := m.propose(msg, id, plan); no.class == 0 && m.mu.core.MayRegister(p.ev) == core.NoClass {
+			ids = p.ev.Instead
+		}
+	})
+	for _, arena := range ids {
+		m.walk(func(part core.Part) core.Event { return &core.Empty{Arena: arena, Part: part} })
+	}
 }
 
 // place finds a holding for an instance: one to take over, or else room for a new one, at the expense of vacant ones if need be.
@@ -287,48 +321,38 @@ func (m *Manager) newHolding(n core.Namespace, p layout.Plan) *holding {
 	return h
 }
 
-// registerCore introduces the session to the core, with its arenas, and has the victims' forgotten if it is taken. An arena's id is
-// never used for other memory, since clients keep their maps of arenas by it.
-func (m *Manager) registerCore(s *session, msg *wire.Register, p layout.Plan, victims []*holding) wire.Class {
-	for _, v := range victims {
-		for _, id := range v.ids {
-			if !m.mu.core.MayRetire(id) {
-				return wire.ClassOf(core.ArenaBusy)
-			}
-		}
-	}
+// registration is what introduces a session to the core, with its arenas, and has the victims' forgotten. An arena's id is never used for other memory, since
+// clients keep their maps of arenas by it.
+func registration(s *session, msg *wire.Register, p layout.Plan, victims []*holding) *core.Register {
 	ev := &core.Register{
 		Session: s.id, Instance: s.instance, Namespace: s.namespace, Scope: msg.Scope, QueryBytes: int64(min(msg.QueryBytes, math.MaxInt64)),
 	}
 	for g, parts := range s.parts {
 		ev.Layout = append(ev.Layout, core.Group{Arena: p.Groups[g], PartBytes: parts})
 	}
-	arena := func(id uint32, sh layout.Shape) {
+	for i, id := range s.holding.ids {
+		sh := s.holding.shapes[i]
 		ev.Arenas = append(ev.Arenas, core.Arena{ID: id, Slots: sh.Slots, SlotBytes: sh.SlotBytes})
 	}
-	for i, id := range s.holding.ids {
-		arena(id, s.holding.shapes[i])
+	for _, v := range victims {
+		ev.Instead = append(ev.Instead, v.ids...)
 	}
-	by := &refusedBy{}
-	m.mu.acts = m.mu.core.Step(m.now(), ev, m.mu.acts[:0])
-	for _, a := range m.mu.acts {
-		if r, ok := a.(core.Refused); ok {
-			by.class = wire.ClassOf(r.Class)
-			continue
-		}
-		m.do(m.now(), a, nil)
-	}
-	if by.class == 0 {
-		for _, v := range victims {
-			for _, id := range v.ids {
-				m.step(&core.Retire{Arena: id}, nil)
-			}
-		}
-	}
-	return by.class
+	return ev
 }
 
-type refusedBy struct{ class wire.Class }
+// registerCore introduces a session to the core, and says why it is refused; 0: it is not.
+func (m *Manager) registerCore(ev *core.Register) (class wire.Class) {
+	now := m.now()
+	m.mu.acts = m.mu.core.Step(now, ev, m.mu.acts[:0])
+	for _, a := range m.mu.acts {
+		if r, ok := a.(core.Refused); ok {
+			class = wire.ClassOf(r.Class)
+			continue
+		}
+		m.do(now, a, nil)
+	}
+	return class
+}
 
 // retire takes the victims' arenas away, and returns them.
 func (m *Manager) retire(victims []*holding) (out []*pool.Arena) {

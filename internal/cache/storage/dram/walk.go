@@ -14,6 +14,15 @@ func (s *Store) Pages() iter.Seq[Page] {
 	}
 }
 
+// Numbered says that there is, or was, a block of that number: there is none with a higher number than one for which it says no.
+func (s *Store) Numbered(p Page) bool { return int(p) < len(s.pages) }
+
+// There says that the block of a number can be found, Filling or Visible.
+func (s *Store) There(p Page) bool {
+	st := s.pages[p].state
+	return st == Filling || st == Visible
+}
+
 // Held says that an arena has a block that is held, filling or doomed: something in it may not be dropped.
 func (s *Store) Held(arena int) bool { return s.arenas[arena].held > 0 || s.arenas[arena].unseen > 0 }
 
