@@ -384,6 +384,9 @@ func (r *rig) atRest() {
 	if n := r.s.buffered.Load(); n != 0 {
 		r.t.Errorf("%d bytes of request bodies are still held", n)
 	}
+	if n, b := r.s.left.n, r.s.left.bytes; n != 0 || b != 0 {
+		r.t.Errorf("%d prefill halves with %d bytes are still left behind", n, b)
+	}
 	if n := len(r.s.encoders); n != 0 {
 		r.t.Errorf("%d places for long texts are still taken", n)
 	}

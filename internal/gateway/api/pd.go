@@ -89,11 +89,13 @@ func (c *call) pairAtOnce(pl, dl *leg) *failure {
 
 	done := make(chan prefillResult, 1) // the prefill may outlive this request
 	var word verdict
+	half := &leftover{s: c.s}
 	path, limit := c.path, c.v.Settings.RequestTimeout
 	c.handOver(pl)
 	c.v.active.Add(1) // also for what is left of the request when its client is gone
 	c.s.wg.Go(func() {
 		defer c.v.active.Add(-1)
+		defer half.end()
 		r := pl.prefill(path, header, pieces, limit, func() bool { return dl.life.Err() != nil })
 		if !r.ok() {
 			word.prefillFailed(dl)
@@ -102,7 +104,7 @@ func (c *call) pairAtOnce(pl, dl *leg) *failure {
 	})
 	resp, err := dl.send(c.path, header, pieces, limit)
 	if err != nil {
-		return c.pairBroke(pl, dl, err, done)
+		return c.pairBroke(pl, dl, half, err, done)
 	}
 	if resp.StatusCode >= 300 && word.decodeRefused(dl) {
 		pl.life.End(causeOther) // nobody will fetch what it computes
@@ -123,18 +125,18 @@ func (c *call) pairAtOnce(pl, dl *leg) *failure {
 			dl.end(fleet.Cancelled, "cancelled")
 			return c.prefillFailed(<-done)
 		}
-		return c.pairBroke(pl, dl, dl.life.Err(), done)
+		return c.pairBroke(pl, dl, half, dl.life.Err(), done)
 	}
 }
 
 // pairBroke ends a pair whose decode engine gave no answer: by its own fault, by the prefill engine's, or because nobody waits.
-func (c *call) pairBroke(pl, dl *leg, err error, done <-chan prefillResult) *failure {
+func (c *call) pairBroke(pl, dl *leg, half *leftover, err error, done <-chan prefillResult) *failure {
 	dl.life.End(nil) // why it ended stands now: a prefill engine that fails, too, or that is told off below, is not the reason
 	if lifetime.Cause(&dl.life) == causeOther {
 		dl.end(fleet.Cancelled, "cancelled")
 		return c.prefillFailed(<-done)
 	}
-	if c.r.Context().Err() == nil {
+	if c.r.Context().Err() == nil || !half.leave(c) {
 		pl.life.End(causeOther) // a prefill that waits for a decode engine that is gone would wait for minutes
 	}
 	return c.noAnswer(dl, err)

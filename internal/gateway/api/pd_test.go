@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -153,6 +154,59 @@ func TestPairClientLeaves(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestPairsLeftBehind: of clients that open requests and leave, so many prefill halves go on as may be left behind, by their number and by what they
+// hold, which counts. The others end with their clients.
+func TestPairsLeftBehind(t *testing.T) {
+	for name, c := range map[string]struct{ padding, come, stay int }{
+		"by number": {0, maxLeft + 3, maxLeft}, "by size": {300 << 10, 5, 3}, // an eighth of 8 MiB has room for three
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, rigOptions{Specs: pair(fleet.SGLang)}, func(t *testing.T, r *rig) {
+				p, d := r.engines[0], r.engines[1]
+				release := make(chan struct{})
+				var cut, finished atomic.Int64
+				p.handler = func(w http.ResponseWriter, q *http.Request) {
+					select {
+					case <-release:
+						finished.Add(1)
+						_, _ = io.WriteString(w, `{}`)
+					case <-q.Context().Done():
+						cut.Add(1)
+					}
+				}
+				d.handler = func(_ http.ResponseWriter, q *http.Request) { <-q.Context().Done() }
+				text := chatBody + strings.Repeat(" ", c.padding)
+				for range c.come {
+					ctx, leave := context.WithTimeout(t.Context(), 10*time.Millisecond)
+					if resp, err := r.open(ctx, text); err == nil {
+						_ = resp.Body.Close()
+						t.Fatal("an answer")
+					}
+					leave()
+				}
+				synctest.Wait()
+				if held := r.s.buffered.Load(); held < int64(c.stay*len(text)) {
+					t.Errorf("%d bytes are held of %d requests of %d bytes", held, c.stay, len(text))
+				}
+				if n := p.worker.Load.Active(); n != int64(c.stay) || cut.Load() != int64(c.come-c.stay) {
+					t.Errorf("%d are left behind and %d were cut off, of %d", n, cut.Load(), c.come)
+				}
+				close(release)
+				synctest.Wait()
+				if n := finished.Load(); n != int64(c.stay) {
+					t.Errorf("%d were let finish", n)
+				}
+				r.atRest()
+				for _, e := range r.engines {
+					if _, n := r.reg.Breaker(e.worker); n != 0 {
+						t.Errorf("%s: %d strikes", e.id, n)
+					}
+				}
+			})
+		})
+	}
 }
 
 // TestPairClientLeavesPrefillFails: SGLang's prefill engine answers 500 when the decode engine gives up. That is no strike where it gave up because the

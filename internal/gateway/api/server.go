@@ -105,6 +105,7 @@ type Server struct {
 	requests atomic.Uint64 // ever, for the keys of random choices
 	active   atomic.Int64  // under way
 	buffered atomic.Int64  // bytes of request bodies and answers that are held
+	left     leftovers     // prefill halves whose clients have left
 
 	encoders encoders
 	aborts   aborter
