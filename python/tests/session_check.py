@@ -3,6 +3,7 @@
 import array
 import contextlib
 import fcntl
+import itertools
 import os
 import pathlib
 import random
@@ -26,9 +27,10 @@ from perigee.client import fingerprint, wire  # noqa: E402
 SEED = int(sys.argv.pop()) if len(sys.argv) > 1 and sys.argv[-1].isdigit() else random.randrange(1 << 30)
 
 PARSERS = {
-    "welcome": wire.welcome, "registered": wire.registered, "arenas": wire.arenas, "granted": wire.granted, "published": wire.published, "ready": wire.ready,
-    "candidates": wire.candidates, "plan": wire.plan, "spoiled": wire.spoiled, "copied_out": wire.copied_out, "restored": wire.restored, "refused": wire.refused,
-    "closing": wire.closing, "copied_in": lambda r: wire.copied_in(r, 3), "fetched": wire.fetched,
+    "welcome": wire.welcome, "registered": wire.registered, "arenas": wire.arenas, "granted": wire.granted, "published": wire.published,
+    "ready": lambda r: wire.ready(r, [3, 2]), "candidates": lambda r: wire.candidates(r, [2, 4]), "plan": wire.plan, "spoiled": wire.spoiled,
+    "copied_out": lambda r: wire.copied_out(r, 4), "restored": wire.restored, "refused": wire.refused,
+    "closing": wire.closing, "copied_in": lambda r: wire.copied_in(r, 3), "fetched": lambda r: wire.fetched(r, 4),
 }
 
 P = struct.pack
@@ -218,8 +220,11 @@ class Lying(unittest.TestCase):
 
     def test_query(self):
         ready = lambda why=0, rest=wire.u32s([1]) + wire.u32s([0]): frame(wire.READY, REF, P("<QQBII", 1, 1, why, 1, 1) + rest)
+        there = lambda *wants: frame(wire.CANDIDATES, REF, P("<QQI", 1, 1, len(wants)) + b"".join(map(wire.u32s, wants)))
         for name, answer in (("stuck", b""), ("a reason that is none", ready(99)), ("short", ready(0, b"")), ("another answer", frame(wire.BYE, REF)), ("too long", ready() + b""),
-                             ("a malformed refusal", frame(wire.REFUSED, REF, b"\1"))):
+                             ("a malformed refusal", frame(wire.REFUSED, REF, b"\1")), ("hits of nothing", ready(0, wire.u32s([]) + wire.u32s([0]))),
+                             ("more hits than blocks", ready(0, wire.u32s([2]) + wire.u32s([0]))), ("positions of nothing", there()), ("positions of another want", there([0], [0])),
+                             ("a block that was not asked for", there([1])), ("a block twice", there([0, 0]))):
             with self.subTest(name), self.session(0.05 if name == "stuck" else 20.0, query=answer) as (s, _):
                 if name == "too long":
                     self.assertEqual(s.query([(0, [bytes(32)])]).lease, client.Lease(1, 1, [1], [0]))
@@ -246,16 +251,66 @@ class Lying(unittest.TestCase):
             self.assertEqual(a.lease, client.Lease(1, 1, [1], [0]))
 
     def test_restore(self):
-        plan = lambda *page, first=0, total=1: frame(wire.PLAN, REF, P("<IIIIII", 1, 1, 0, first, total, 1) + P("<IIIIQ", *page))
+        plan = lambda *page, first=0, total=2: frame(wire.PLAN, REF, P("<IIIIII", 1, 1, 0, first, total, 1) + P("<IIIIQ", *page))
         for name, answer in (("stuck", b""), ("a slot that is not there", plan(0, 99, 1, 4096, 0)), ("a page that is too long", plan(0, 1, 1, 1 << 30, 0)),
-                             ("pages beyond the end", plan(0, 1, 1, 4096, 0, first=5)), ("short", frame(wire.PLAN, REF, b"\1"))):
+                             ("pages beyond the end", plan(0, 1, 1, 4096, 0, first=5)), ("short", frame(wire.PLAN, REF, b"\1")),
+                             ("pages that are left out", plan(0, 1, 1, 4096, 0, first=1)), ("fewer than were leased", plan(0, 1, 1, 4096, 0, total=1) + frame(wire.RESTORED, REF, GOOD["restored"])),
+                             ("none at all", frame(wire.PLAN, REF, P("<IIIIII", 1, 1, 0, 0, 0, 0)) + frame(wire.RESTORED, REF, GOOD["restored"])),
+                             ("more than were leased", plan(0, 1, 1, 4096, 0, total=3))):
             with self.subTest(name), self.session(0.05 if name == "stuck" else 20.0, query=answer) as (s, _):
                 with self.assertRaises(client.Lost):
-                    s.restore(client.Lease(1, 1, [1], [0]), 0, lambda i, view: self.fail("a page that is not there"))
+                    s.restore(client.Lease(1, 1, [2], [0]), 0, lambda i, view: self.fail("a page that is not there"))
+
+    def test_descriptors_that_nobody_wants(self):
+        """They come with an answer that has none, which is as it should be but for that."""
+        fds = len(os.listdir("/proc/self/fd"))
+        here, there = socket.socketpair()
+        with there, open("/dev/null") as f:
+            s = client.Session.__new__(client.Session)
+            s._timeout, s._answers, s._links, s._op = 20, {}, [], 0
+            s._query = link = self.link(here)
+            ticket = s.ask([(0, [bytes(32)])])
+            there.sendmsg([frame(wire.BUSY, 1, b"", 1)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [f.fileno()]))])
+            with self.assertRaises(client.Lost):
+                s.answer(ticket)
+            link.close()
+        self.assertEqual(len(os.listdir("/proc/self/fd")), fds)
+
+    @staticmethod
+    def link(sock):
+        link = wire.Link.__new__(wire.Link)
+        link.sock, link.epoch, link.session, link.ref, link.buffer, link.fds = sock, 1, 1, 0, bytearray(), []
+        return link
+
+    def test_an_answer_that_never_comes_whole(self):
+        """Something comes all the time, but not the answer: the timeout is for the answer."""
+        pong, half = frame(wire.PONG, 7), frame(wire.BUSY, 1, bytes(1 << 16))
+        for name, drops in (("others' answers", itertools.repeat(pong)), ("in drops", ([b] for b in half))):
+            clock = [0.0]
+
+            class Sock:
+                """Each piece takes 3 s to come, of 5 s that it may."""
+
+                def gettimeout(self):
+                    return 5.0
+
+                def recvmsg(self, n, more):
+                    clock[0] += 3
+                    return bytes(next(drops)), [], 0, None
+
+                sendall = shutdown = lambda self, x: None
+
+            with self.subTest(name), unittest.mock.patch.object(time, "monotonic", lambda: clock[0]):
+                s = client.Session.__new__(client.Session)
+                s._answers, s._links, s._op = {}, [], 0
+                s._query = self.link(Sock())
+                with self.assertRaises(client.Lost):
+                    s.answer(s.ask([(0, [bytes(32)])]))
+                self.assertLess(clock[0], 10)
 
     def test_what_the_manager_copies_is_waited_for(self):
         """An answer that is none has not said that the pieces are ours again: only the connection's end has."""
-        for name, answer in (("short", frame(wire.COPIED_OUT, REF, b"\1")), ("another", frame(wire.PONG, REF))):
+        for name, answer in (("short", frame(wire.COPIED_OUT, REF, b"\1")), ("another", frame(wire.PONG, REF)), ("more than were leased", frame(wire.COPIED_OUT, REF, P("<IIIBII", 1, 1, 0, 0, 2, 2)))):
             with self.subTest(name), self.session(query=answer) as (s, m):
                 with self.assertRaises(client.Lost):
                     s.restore_into(client.Lease(1, 1, [1], [0]), 0, client.session.Pages([1], P("<IQI", 3, 0, 4096)))
@@ -272,7 +327,7 @@ class Lying(unittest.TestCase):
             with self.subTest(name), self.session(query=answer) as (s, _):
                 self.assertEqual(s.fetch(0, [bytes(32)] * 2, pages), want)
         for name, answer in (("short", frame(wire.FETCHED, REF, b"\1")), ("more good than there are", said(0, 0, 1, 2)), ("nothing, and found", said(0, 0, 0, 0)),
-                             ("failed, and all good", said(0, 1, 2, 2)), ("done, and not all", said(0, 0, 2, 1)), ("another", frame(wire.PONG, REF)), ("the end", frame(wire.CLOSING, 0, GOOD["closing"]))):
+                             ("failed, and all good", said(0, 1, 2, 2)), ("more than were asked for", said(0, 0, 3, 3)), ("done, and not all", said(0, 0, 2, 1)), ("another", frame(wire.PONG, REF)), ("the end", frame(wire.CLOSING, 0, GOOD["closing"]))):
             with self.subTest(name), self.session(query=answer) as (s, m):
                 with self.assertRaises(client.Lost):
                     s.fetch(0, [bytes(32)] * 2, pages)
@@ -305,8 +360,7 @@ class Lying(unittest.TestCase):
         with there:
             s = client.Session.__new__(client.Session)
             s._timeout, s._answers, s._links = 0.05, {}, []
-            s._query = link = wire.Link.__new__(wire.Link)
-            link.sock, link.epoch, link.session, link.ref, link.buffer, link.fds = here, 1, 1, 0, bytearray(), []
+            s._query = self.link(here)
             here.settimeout(0.05)
             pages = client.session.Pages([1], P("<IQI", 3, 0, 4096))
             with self.assertRaises(client.Lost):
@@ -324,8 +378,7 @@ class Lying(unittest.TestCase):
         with here, there:
             s = client.Session.__new__(client.Session)
             s._timeout, s._answers, s._links = 0.02, {}, []
-            s._query = link = wire.Link.__new__(wire.Link)
-            link.sock, link.epoch, link.session, link.ref, link.buffer, link.fds = here, 1, 1, 0, bytearray(), []
+            s._query = self.link(here)
             here.settimeout(0.02)
             waits, wait = threading.Event(), s._last
             s._last = lambda *a: waits.set() or wait(*a)  # when the time is up

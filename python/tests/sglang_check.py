@@ -456,6 +456,17 @@ class Storing(unittest.TestCase):
         self.assertEqual(self.get(names, 10), [True, True, True, False, False])
         self.assertEqual([self.host.page(10 + i) for i in range(3)], [self.host.page(i) for i in range(3)])
 
+    def test_a_page_of_another_length(self):
+        """What the Manager says is its page is not copied in part, nor beyond."""
+        if self.s._shared:
+            self.skipTest("the Manager copies")
+        for n in (63, 65):
+            names, _ = self.put(n, 0, 3)
+            self.m.pages[(0, names[1])] = bytes(n)
+            before = self.host.page(11)
+            self.assertEqual(self.get(names, 10), [False] * 3)
+            self.assertEqual(self.host.page(11), before)
+
     def test_pages_that_keep_failing(self):
         names, _ = self.put(1, 0, 8)
         self.m.spoiled = {(0, n) for n in names}
@@ -699,7 +710,10 @@ class ScriptedLink:
         self.sent.append(kind)
         return ref
 
-    def receive(self):
+    def deadline(self):
+        return None
+
+    def receive(self, until=None):
         if not self.frames:
             raise EOFError("it has said all")
         return self.frames.pop(0)

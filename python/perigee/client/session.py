@@ -268,17 +268,22 @@ class Session:
         kept = self._answers.get((id(link), ref))
         if kept:
             return self._judge(kept.pop(0), kinds)
+        until = link.deadline()  # what answers something else, or comes in drops, does not put it off
         while True:
-            frame = self._receive(link)
+            frame = self._receive(link, until)
             if frame.ref == ref:
                 return self._judge(frame, kinds)
             self._keep(link, frame)
 
-    def _receive(self, link):
+    def _receive(self, link, until=None):
         try:
-            frame = link.receive()
+            frame = link.receive(until)
         except (OSError, EOFError) as e:
             raise Lost(str(e)) from e
+        if frame.fds and frame.kind not in (wire.REGISTERED, wire.ATTACHED, wire.ARENAS):
+            for fd in frame.fds:
+                os.close(fd)
+            raise wire.Malformed(f"descriptors with a frame of kind {frame.kind}")
         if frame.kind == wire.CLOSING:
             cls, text = frame.read(wire.closing)
             self._hang_up()
@@ -520,12 +525,12 @@ class Session:
             body += [struct.pack("<II", group, len(raw) // 32), raw]
         ref = self._send(self._query, wire.QUERY, b"".join(body))
         self._answers[(id(self._query), ref)] = []
-        return self._op, ref
+        return self._op, ref, [len(names) // 32 if isinstance(names, (bytes, bytearray)) else len(names) for _, names in wants]
 
     @_speaks
     def answer(self, ticket, block=True):
         """The ticket's next answer: Loading at most once, then the last one. With block=False it is None if none has come yet."""
-        op, ref = ticket
+        _, ref, asked = ticket
         key = (id(self._query), ref)
         if not block:
             self.poll()  # and not _next, which would wait if what is there answers another ticket
@@ -542,8 +547,8 @@ class Session:
         if frame.kind == wire.BUSY:
             return Answer(BUSY)
         if frame.kind == wire.CANDIDATES:
-            return Answer(CANDIDATES, positions=frame.read(wire.candidates))
-        why, index, generation, hits, arenas = frame.read(wire.ready)
+            return Answer(CANDIDATES, positions=frame.read(lambda r: wire.candidates(r, asked)))
+        why, index, generation, hits, arenas = frame.read(lambda r: wire.ready(r, asked))
         lease = Lease(index, generation, hits, arenas) if (index, generation) != (0, 0) else None
         return Answer(READY, why, lease)
 
@@ -566,7 +571,7 @@ class Session:
 
     def cancel(self, ticket):
         """Ends the interest in a query, with its lease unless somebody has started on it."""
-        op, ref = ticket
+        op, ref, _ = ticket
         self._answers.pop((id(self._query), ref), None)
         self._send(self._query, wire.CANCEL, struct.pack("<QQ", op, 1), 0)
 
@@ -587,7 +592,7 @@ class Session:
     def _restore(self, link, ref, lease, consumer, take):
         outcome, bad, fault = _DONE, 0, None
         try:
-            bad = self._take(link, ref, take)
+            bad = self._take(link, ref, sum(lease.hits), take)
             if bad is not None:
                 outcome, fault = _MISMATCH, Spoiled(f"page {bad} is not what was sealed")
         except (Refused, Lost, wire.Malformed):
@@ -611,9 +616,10 @@ class Session:
         pieces of the others may hold anything. Ranks that share a lease use what all of them have: with wait_all it
         waits for the others, and says whether they have everything."""
         link = self._query
-        body = struct.pack("<III", lease.index, lease.generation, consumer) + _packed(_pages(pages))
+        pages = _pages(pages)
+        body = struct.pack("<III", lease.index, lease.generation, consumer) + _packed(pages)
         ref = self._send(link, wire.RESTORE_PIECES, body)
-        good, total, outcome = self._parse(link, self._last(link, ref, wire.COPIED_OUT), wire.copied_out)
+        good, total, outcome = self._parse(link, self._last(link, ref, wire.COPIED_OUT), lambda r: wire.copied_out(r, len(pages.counts)))
         whole = None
         if wait_all:
             whole = self._last(link, ref, wire.RESTORED).read(wire.restored)
@@ -637,7 +643,7 @@ class Session:
         frame = self._first(link, ref, wire.FETCHED, wire.BUSY)
         if frame.kind == wire.BUSY:
             return None
-        why, outcome, found, good = self._parse(link, frame, wire.fetched)
+        why, outcome, found, good = self._parse(link, frame, lambda r: wire.fetched(r, len(raw) // 32))
         return Fetched(good, found, outcome, why)
 
     @_speaks
@@ -650,19 +656,23 @@ class Session:
         self._next(self._query, ref, wire.OFFERED)
         return pool
 
-    def _take(self, link, ref, take):
+    def _take(self, link, ref, wanted, take):
+        done = 0
         while True:
             frame = self._next(link, ref, wire.PLAN, wire.SPOILED)
             if frame.kind == wire.SPOILED:
                 return frame.read(wire.spoiled)
             first, total, pages = frame.read(wire.plan)
+            if first != done or total != wanted:
+                raise wire.Malformed(f"pages from {first} of {total} where those from {done} of {wanted} are to come")
             for i, (arena, index, _, n, _) in enumerate(pages):
                 view = self._reading(arena).slot(index, n)
                 try:
                     take(first + i, view)
                 finally:
                     view.release()
-            if first + len(pages) == total:
+            done += len(pages)
+            if done == total:
                 return None
 
     def _reading(self, ident):

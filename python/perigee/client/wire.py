@@ -1,9 +1,11 @@
 """The channel's frames: docs/cache-channel.md, little endian."""
 
 import array
+import itertools
 import os
 import socket
 import struct
+import time
 
 HEADER = struct.Struct("<IBBHQQII")
 MAX_FRAME = 16 << 20
@@ -124,16 +126,26 @@ def copied_in(r, pages):
     return r.end(r._bytes(n))
 
 
-def ready(r):
-    """(why, index, generation, hits, arenas)."""
+def ready(r, asked):
+    """(why, index, generation, hits, arenas), where asked has how many blocks each want had."""
     r.take("QQ")
-    v = r.of(WHY), *r.take("II"), r.u32s(), r.u32s()
+    v = why, index, generation, hits, arenas = r.of(WHY), *r.take("II"), r.u32s(), r.u32s()
+    if (index, generation) != (0, 0) and (len(hits) != len(asked) or any(n > most for n, most in zip(hits, asked))):
+        raise Malformed(f"{hits} hits where {asked} blocks were asked for")
     return r.end(v)
 
 
-def candidates(r):
+def candidates(r, asked):
+    """Of each want which of its blocks are there, rising."""
     r.take("QQ")
-    return r.end(tuple(r.u32s() for _ in range(r.take("I"))))
+    n = r.take("I")
+    if n != len(asked):
+        raise Malformed(f"{n} answers to {len(asked)} wants")
+    v = tuple(r.u32s() for _ in asked)
+    for positions, most in zip(v, asked):
+        if positions and (positions[-1] >= most or any(a >= b for a, b in itertools.pairwise(positions))):
+            raise Malformed(f"positions that do not rise, or beyond the {most} blocks that were asked for")
+    return r.end(v)
 
 
 def ticket(r):
@@ -155,25 +167,25 @@ def spoiled(r):
     return r.end(r.take("IIII")[3])
 
 
-def copied_out(r):
-    """(good, total, outcome)."""
+def copied_out(r, pages):
+    """(good, total, outcome), where so many pages were to be copied."""
     r.take("III")
     outcome = r.of(OUTCOMES)
     good, total = r.take("II")
-    if good > total:
-        raise Malformed(f"{good} pages of {total}")
+    if good > total or total != pages:
+        raise Malformed(f"{good} pages of {total} where {pages} were to be copied")
     return r.end((good, total, outcome))
 
 
 _FETCHED = struct.Struct("<BBII")
 
 
-def fetched(r):
-    """(why, outcome, found, good)."""
+def fetched(r, asked):
+    """(why, outcome, found, good), where so many pages were asked for."""
     if len(r.payload) != _FETCHED.size:
         raise Malformed(f"{len(r.payload)} bytes where {_FETCHED.size} are wanted")
     why, outcome, found, good = _FETCHED.unpack(r.payload)
-    if why >= len(WHY) or outcome >= len(OUTCOMES) or good > found or (why != 0) != (found == 0) or (outcome == 0) != (good == found):
+    if why >= len(WHY) or outcome >= len(OUTCOMES) or good > found or found > asked or (why != 0) != (found == 0) or (outcome == 0) != (good == found):
         raise Malformed(f"{good} pages of {found}, why {why}, outcome {outcome}")
     return WHY[why], OUTCOMES[outcome], found, good
 
@@ -237,9 +249,11 @@ class Link:
         self.sock.sendall(frame)
         return ref
 
-    def _more(self, n):
+    def _more(self, n, until):
         """Reads until there are n bytes."""
         while len(self.buffer) < n:
+            if until is not None and time.monotonic() >= until:
+                raise TimeoutError("no whole answer in time")
             data, ancillary, _, _ = self.sock.recvmsg(max(65536, n - len(self.buffer)), 512)
             for level, kind, raw in ancillary:
                 if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -250,13 +264,18 @@ class Link:
                 raise EOFError("the Manager has hung up")
             self.buffer += data
 
-    def receive(self):
-        """Waits for the next frame."""
-        self._more(HEADER.size)
+    def deadline(self):
+        """When an answer that is waited for from now on is late, for receive; None: never."""
+        patience = self.sock.gettimeout()
+        return None if patience is None else time.monotonic() + patience
+
+    def receive(self, until=None):
+        """Waits for the next frame. The socket's timeout is for the next bytes; after until nothing more is waited for."""
+        self._more(HEADER.size, until)
         length, kind, _, nfds, ref, epoch, session, _ = HEADER.unpack_from(self.buffer)
         if length > MAX_FRAME:
             raise EOFError("a frame that is too long")
-        self._more(HEADER.size + length)
+        self._more(HEADER.size + length, until)
         payload = bytes(memoryview(self.buffer)[HEADER.size:HEADER.size + length])
         del self.buffer[:HEADER.size + length]
         fds, self.fds = self.fds[:nfds], self.fds[nfds:]

@@ -167,11 +167,17 @@ class Store:
                 if self._copies():
                     r = s.restore_into(a.lease, 0, self._shared.pages(places[:hits]))
                     return self._restored(r.good, r.total, r.outcome, len(places), whole)
-                s.restore(a.lease, 0, lambda i, page: pools.write(places[i], page))
+                s.restore(a.lease, 0, lambda i, page: self._write(places, i, page))
                 return hits
         except (client.Lost, client.Refused):  # nothing was done with it
             self._release(asked, a.lease)
             raise
+
+    @staticmethod
+    def _write(places, i, page):
+        if len(page) != sum(places.sizes):
+            raise client.Spoiled(f"page {i} has {len(page)} bytes")
+        pools.write(places[i], page)
 
     def _fetch(self, group, names, places, whole):
         """Asks and restores in one exchange. None if nothing was done, since a question would have to wait, or since the Manager cannot."""
