@@ -48,7 +48,7 @@ func (c *call) isStream(resp *http.Response) bool {
 
 // mediaType returns the answer's content type in lower case and without its parameters; empty: none that can be read.
 func mediaType(resp *http.Response) string {
-	switch t := resp.Header.Get("Content-Type"); t {
+	switch t := first(resp.Header["Content-Type"]); t {
 	case "", "application/json", "text/event-stream":
 		return t // the usual ones need no parser
 	default:

@@ -58,7 +58,7 @@ type call struct {
 	r       *http.Request
 	path    string // of the endpoint, here and at the engine
 	started time.Time
-	id      string
+	ids     [1]string // the request's id, as a header's value
 	key     uint64
 	trace   *tracing.Request // nil while tracing is off
 
@@ -75,6 +75,7 @@ type call struct {
 	attempts int
 	stale    atomic.Bool      // the janitor gave it up
 	picked   bucket.Selection // of the last attempt
+	selected time.Time        // when that was
 
 	auth       []string  // the client's Authorization, as engines get it
 	engineRID  string    // at the engine of the last attempt
@@ -105,6 +106,17 @@ type asked struct {
 	// patch would be 3 KiB.
 	attempt body.Patch
 	pieces  [][]byte
+	header  http.Header
+}
+
+// reset empties it, and keeps the memory of its lists: whoever sends them has taken them down. What does not point anywhere is left to the next one to overwrite.
+func (a *asked) reset() {
+	a.body, a.facts, a.memo = nil, body.Facts{}, prefix.Memo{}
+	a.patch.Reset()
+	a.attempt.Reset()
+	clear(a.pieces[:cap(a.pieces)])
+	a.pieces = a.pieces[:0]
+	clear(a.header)
 }
 
 // questions are empty ones. They are large, and in the heap each would leave a hole between what streams keep.
@@ -116,9 +128,7 @@ func (c *call) forgetQuestion() { c.dropQuestion(0) }
 // dropQuestion lets the question go; n bytes stay held, of an answer.
 func (c *call) dropQuestion(n int64) {
 	if c.asked != nil {
-		pieces := c.asked.pieces[:cap(c.asked.pieces)]
-		clear(pieces)
-		*c.asked = asked{pieces: pieces[:0]} // whoever sends them has taken their list down
+		c.asked.reset()
 		questions.Put(c.asked)
 		c.asked = nil
 		c.forgetHead()
@@ -140,7 +150,7 @@ func (s *Server) completions(kind body.Kind) http.Handler {
 		arrived: s.Metrics.Requests.WithLabelValues(path, http.MethodPost), answered: s.Metrics.Responses.WithLabelValues(path, http.MethodPost, "200"),
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := &call{usual: &usual, asked: questions.Get().(*asked), s: s, v: s.current.Load(), w: w, rc: *http.NewResponseController(w), r: r, path: path, started: time.Now(), id: requestID(r.Header)}
+		c := &call{usual: &usual, asked: questions.Get().(*asked), s: s, v: s.current.Load(), w: w, rc: *http.NewResponseController(w), r: r, path: path, started: time.Now(), ids: [1]string{requestID(r.Header)}}
 		c.trace = s.Tracer.Begin(r, path, c.started)
 		c.key = bits.RotateLeft64(s.Seed, 17) ^ s.requests.Add(1)*0x9e3779b97f4a7c15
 		c.answer(kind)
@@ -162,7 +172,7 @@ func (c *call) answer(kind body.Kind) {
 	c.v.active.Add(1)
 	defer c.v.active.Add(-1)
 	c.countArrival()
-	c.w.Header()[headerRequestID] = []string{c.id}
+	c.w.Header()[headerRequestID] = c.ids[:]
 	c.serve(kind)
 }
 
@@ -200,7 +210,7 @@ func (c *call) survive() {
 	if p == nil {
 		return
 	}
-	c.s.Log.Error("a request panicked", "request_id", c.id, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+	c.s.Log.Error("a request panicked", "request_id", c.ids[0], "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 	for l := c.legs; l != nil; l = l.before {
 		if !l.ended {
 			l.end(fleet.Cancelled, "error")
@@ -378,7 +388,7 @@ func (c *call) run() {
 func (c *call) enter() {
 	c.auth = c.r.Header["Authorization"]
 	c.entry = c.s.Explain.Begin(explain.Facts{
-		Started: c.started, RequestID: c.id, Route: c.path, Model: c.model.ID, Stream: c.streamed,
+		Started: c.started, RequestID: c.ids[0], Route: c.path, Model: c.model.ID, Stream: c.streamed,
 		InputTokens: c.inputTokens(), InputExact: c.in.exact, InputSource: c.in.source.String(), PeakTokens: c.peak,
 	})
 }
@@ -390,7 +400,7 @@ func (c *call) noSelection(last *failure, err error) {
 		return
 	}
 	if isFault(err) {
-		c.s.Log.Error("selection stopped", "model", c.model.ID, "request_id", c.id, "err", err)
+		c.s.Log.Error("selection stopped", "model", c.model.ID, "request_id", c.ids[0], "err", err)
 	}
 	c.refuse(selectionError(err))
 }
@@ -402,7 +412,7 @@ func (c *call) tryAgain(last *failure) {
 	}
 	c.s.Metrics.Attempts.WithLabelValues(last.answer.Code).Inc()
 	c.trace.NewAttempt(c.attempts+1, last.exclude, last.what)
-	c.s.Log.Info("new attempt", "request_id", c.id, "model", c.model.ID, "attempt", c.attempts+1, "failed", last.exclude, "because", last.what)
+	c.s.Log.Info("new attempt", "request_id", c.ids[0], "model", c.model.ID, "attempt", c.attempts+1, "failed", last.exclude, "because", last.what)
 }
 
 // outcome says for the decision log how the last attempt ended.
@@ -444,6 +454,7 @@ func (c *call) selectEngines() error {
 		return sel, err
 	})
 	took := time.Since(now)
+	c.selected = now.Add(took)
 	c.s.Metrics.SelectionSeconds.Observe(took.Seconds())
 	if c.trace.Records() {
 		c.tracePicks(tries, now, took)
@@ -452,7 +463,7 @@ func (c *call) selectEngines() error {
 		if t := &tries[i]; t.Err != nil {
 			c.s.Metrics.SelectionFailures.WithLabelValues(t.Policy, t.Failed()).Inc()
 		} else {
-			c.s.Metrics.Decisions.WithLabelValues(t.Policy, string(t.Pick.Reason)).Inc()
+			c.s.decided.of(c.s.Metrics.Decisions, t.Policy, string(t.Pick.Reason)).Inc()
 		}
 	}
 	return err
@@ -505,10 +516,11 @@ func (c *call) finish() {
 		m.KeyRequests.WithLabelValues(c.caller.Name, strconv.Itoa(c.status)).Inc()
 	}
 	if c.model != nil {
-		m.Duration.WithLabelValues(c.model.ID).Observe(took.Seconds())
-		addKnown(m.Prompt.WithLabelValues(c.model.ID), c.usage.Prompt)
-		addKnown(m.Cached.WithLabelValues(c.model.ID), c.usage.Cached)
-		addKnown(m.Completion.WithLabelValues(c.model.ID), c.usage.Completion)
+		ends := c.v.series[c.model].endsOf(m, c.model.ID)
+		ends.duration.Observe(took.Seconds())
+		addKnown(ends.prompt, c.usage.Prompt)
+		addKnown(ends.cached, c.usage.Cached)
+		addKnown(ends.completion, c.usage.Completion)
 	}
 	c.countSlow()
 	if c.entry != nil {
@@ -537,7 +549,7 @@ func (c *call) tell() {
 // endTrace ends the request's span.
 func (c *call) endTrace(took time.Duration) {
 	e := tracing.End{
-		RequestID: c.id, Status: c.status, Code: c.code, Outcome: c.ending(), ClientLeft: c.clientLeft && !c.stalled, Slow: c.stalled, Broken: c.broken,
+		RequestID: c.ids[0], Status: c.status, Code: c.code, Outcome: c.ending(), ClientLeft: c.clientLeft && !c.stalled, Slow: c.stalled, Broken: c.broken,
 		Prompt: count(c.usage.Prompt), Cached: count(c.usage.Cached), Completion: count(c.usage.Completion),
 	}
 	if c.unanswered {

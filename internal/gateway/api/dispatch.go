@@ -35,11 +35,17 @@ func (c *call) dispatchPlain(p *policy.Pick) *failure {
 
 // askPlain sends the request. It is a function of its own so that the stack of a stream that goes on for minutes need not have room for it.
 func (c *call) askPlain(l *leg) (*http.Response, error) {
-	c.attempt = c.patch
+	c.attempt.Reset()
+	c.attempt.Like(&c.patch)
 	c.engineRID, l.rid = c.engineRequestID(l.worker, &c.attempt)
 	c.forwardIDs(l.worker, &c.attempt)
 	c.pieces = c.attempt.Pieces(c.pieces[:0])
-	return l.send(c.path, engineHeader(c.r.Header, c.id, c.streamed), c.pieces, c.v.Settings.RequestTimeout)
+	if c.header == nil {
+		c.header = make(http.Header, 8)
+	}
+	clear(c.header)
+	c.fillEngineHeader(c.header, c.streamed)
+	return l.send(c.path, c.header, c.pieces, c.v.Settings.RequestTimeout)
 }
 
 // shortestRID is how many characters an id that a client chose must have for the gateway to abort by it. SGLang aborts every request
@@ -139,8 +145,8 @@ func (c *call) whyFailed() {
 
 // extend gives the client its time for reading what is written next.
 func (c *call) extend() {
-	if now := time.Now(); c.writeBy.Sub(now) < c.v.Settings.ClientStall*7/8 { // moving it for each part would cost more than the write
-		c.writeBy = now.Add(c.v.Settings.ClientStall)
+	if time.Until(c.writeBy) < c.v.Settings.ClientStall*7/8 { // moving it for each part would cost more than the write
+		c.writeBy = time.Now().Add(c.v.Settings.ClientStall)
 		_ = c.rc.SetWriteDeadline(c.writeBy)
 	}
 }

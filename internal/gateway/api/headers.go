@@ -15,10 +15,18 @@ const maxRequestID = 128
 
 // requestID returns the client's request id if it is short and printable, otherwise a new one.
 func requestID(h http.Header) string {
-	if id := h.Get(headerRequestID); id != "" && len(id) <= maxRequestID && visible(id) {
+	if id := first(h[headerRequestID]); id != "" && len(id) <= maxRequestID && visible(id) {
 		return strings.Clone(id) // the decision log keeps it, and must not keep the head that it is a part of
 	}
 	return randomHex()
+}
+
+// first returns the first of a field's values, empty where there is none. Whoever has the canonical name need not pay for it as [http.Header.Get] does.
+func first(values []string) string {
+	if len(values) == 0 {
+		return ""
+	}
+	return values[0]
 }
 
 func visible(s string) bool {
@@ -54,20 +62,25 @@ func forwarded(name string) bool {
 }
 
 // engineHeader returns the headers of a request to an engine.
-func engineHeader(client http.Header, requestID string, stream bool) http.Header {
+func (c *call) engineHeader(stream bool) http.Header {
 	h := make(http.Header, 8)
-	for name, values := range client {
+	c.fillEngineHeader(h, stream)
+	return h
+}
+
+// fillEngineHeader puts the headers of a request to an engine into an empty one.
+func (c *call) fillEngineHeader(h http.Header, stream bool) {
+	for name, values := range c.r.Header {
 		if forwarded(name) {
 			h[name] = values
 		}
 	}
-	h[headerRequestID] = []string{requestID}
+	h[headerRequestID] = c.ids[:]
 	h["Content-Type"] = jsonType
 	h["User-Agent"] = userAgent
 	if stream {
 		h["Accept"] = eventStream
 	}
-	return h
 }
 
 // Values that are shared by all requests; servers and transports only read them.

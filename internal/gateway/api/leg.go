@@ -48,7 +48,9 @@ type leg struct {
 	parent context.Context   // ends when the client leaves, or never
 	life   lifetime.Lifetime // under parent
 	url    url.URL           // of the request, which lives as long
-	guard  *load.Guard
+	guard  load.Guard
+	call   *call      // whose it is
+	body   bodyReader // of the request
 	ticket fleet.Ticket
 	clock  *time.Timer // calls timedOut
 	sentAt time.Time
@@ -77,7 +79,7 @@ type leg struct {
 //
 // The leg is the request's goroutine's to end, unless it calls handOver.
 func (c *call) begin(parent context.Context, p *policy.Pick, stage fleet.Stage, tokens int64) (*leg, *failure) {
-	s, now, w := c.s, time.Now(), p.Engine
+	s, now, w := c.s, c.selected, p.Engine // a microsecond ago
 	ticket, ok := s.Registry.Claim(w, now)
 	if !ok && p.Floored {
 		ticket, ok = s.Registry.ClaimAnyway(w, now), true
@@ -86,24 +88,27 @@ func (c *call) begin(parent context.Context, p *policy.Pick, stage fleet.Stage, 
 		c.notDispatched(w, stage)
 		return nil, &failure{answer: errBreakerOpen, what: "breaker open", again: true, exclude: w.ID}
 	}
-	l := &leg{s: s, worker: w, config: c.v.number, model: c.model.ID, mode: stage.String(), ticket: ticket, parent: parent}
+	l := &leg{s: s, call: c, worker: w, config: c.v.number, model: c.model.ID, mode: stage.String(), ticket: ticket, parent: parent}
 	l.life.Under(parent)
 	account := load.StagePrefill
 	if stage == fleet.Decode {
 		account = load.StageDecode
 	}
-	l.guard = s.Tracker.Acquire(w.Load, now, account, tokens, func() {
-		if c.stale.CompareAndSwap(false, true) { // the halves of a pair are one request
-			s.Metrics.Stale.WithLabelValues("expired").Inc()
-		}
-		l.life.End(causeStale)
-	})
+	s.Tracker.AcquireAt(&l.guard, w.Load, now, account, tokens, l)
 	if stage != fleet.Decode {
 		l.guard.Computes(uncached(p, tokens), stage == fleet.Plain && !c.streamed)
 	}
 	l.span = c.trace.Leg(w.ID, w.URL, l.mode, c.attempts)
 	l.before, c.legs = c.legs, l
 	return l, nil
+}
+
+// Expired implements [load.Expirer].
+func (l *leg) Expired() {
+	if l.call.stale.CompareAndSwap(false, true) { // the halves of a pair are one request
+		l.s.Metrics.Stale.WithLabelValues("expired").Inc()
+	}
+	l.life.End(causeStale)
 }
 
 // uncached is how much of a prompt the engine that was picked has to compute: as the policy expects, all of it where it did not look.
@@ -245,10 +250,10 @@ func (l *leg) heard() { l.silent.Store(0) }
 // send posts the body and returns the engine's answer once its head is there, within the limit. On an error the leg has not ended.
 func (l *leg) send(path string, header http.Header, pieces [][]byte, limit time.Duration) (*http.Response, error) {
 	l.sentAt, l.limit, l.url = time.Now(), limit, joinURL(l.worker.URL, path)
-	l.clock = time.AfterFunc(limit, l.timedOut)
+	l.clock, l.body.pieces = time.AfterFunc(limit, l.timedOut), pieces
 	req := (&http.Request{
 		Method: http.MethodPost, URL: &l.url, Header: l.span.Send(http.MethodPost, path, header, l.sentAt), ContentLength: lengthOf(pieces),
-		Body: newBodyReader(pieces),
+		Body: &l.body,
 	}).WithContext(&l.life)
 	resp, err := l.s.Engines.RoundTrip(req)
 	if err != nil {

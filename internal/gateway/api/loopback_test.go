@@ -88,7 +88,7 @@ func TestLoopbackAllocs(t *testing.T) {
 
 // loopbackBudget is how often a request may allocate on its whole way. loopbackMore is what a long stream may have more: a collection in between may
 // empty pools, and the timer of its silence may be made anew.
-const loopbackBudget, loopbackMore = 34, 4
+const loopbackBudget, loopbackMore = 20, 4
 
 // loopback returns a function that has one request answered over a connection that is kept.
 func loopback(t *testing.T, text []byte, parts [][]byte, last []byte) func() {

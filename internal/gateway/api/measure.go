@@ -52,7 +52,7 @@ func (c *call) measure() input {
 	case c.model.AskEngines:
 		c.ask(&in)
 	}
-	c.s.Metrics.Inputs.WithLabelValues(c.model.ID, in.source.String()).Inc()
+	c.v.series[c.model].inputs.of(c.s.Metrics.Inputs, c.model.ID, in.source.String()).Inc()
 	if in.forward != "" {
 		c.s.Metrics.InputIDs.WithLabelValues(c.model.ID, string(in.forward)).Inc()
 	}
@@ -165,7 +165,7 @@ func (c *call) ask(in *input) {
 		return
 	}
 	span := c.trace.Leg(w.ID, w.URL, "tokenize", 0)
-	header := span.Send(http.MethodPost, "/tokenize", engineHeader(c.r.Header, c.id, false), time.Now())
+	header := span.Send(http.MethodPost, "/tokenize", c.engineHeader(false), time.Now())
 	n, ids, err := c.s.askTokens(c.r.Context(), w, question, header, c.model.Prefixes)
 	if err != nil {
 		span.Blame("not_counted", err.Error())

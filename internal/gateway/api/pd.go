@@ -85,7 +85,7 @@ func (c *call) pairAtOnce(pl, dl *leg) *failure {
 	patch.Set(body.BootstrapRoom, strconv.AppendUint(nil, newRoom(), 10))
 	c.forwardIDs(pl.worker, &patch)
 	pieces := patch.Pieces(nil)
-	header := engineHeader(c.r.Header, c.id, c.facts.Stream)
+	header := c.engineHeader(c.facts.Stream)
 
 	done := make(chan prefillResult, 1) // the prefill may outlive this request
 	var word verdict
@@ -177,7 +177,7 @@ func (c *call) pairInTurn(pl, dl *leg) *failure {
 		patch.Set(body.MaxCompletionTokens, []byte("1"))
 	}
 	patch.Set(body.KVTransferParams, []byte(`{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`))
-	header := engineHeader(c.r.Header, c.id, false)
+	header := c.engineHeader(false)
 	r := pl.prefill(c.path, header, patch.Pieces(nil), c.v.Settings.RequestTimeout, func() bool { return false })
 	var where struct {
 		Params json.RawMessage `json:"kv_transfer_params"`
@@ -195,7 +195,7 @@ func (c *call) pairInTurn(pl, dl *leg) *failure {
 	}
 	patch = c.patch
 	patch.Set(body.KVTransferParams, where.Params)
-	resp, err := dl.send(c.path, engineHeader(c.r.Header, c.id, c.facts.Stream), patch.Pieces(nil), c.v.Settings.RequestTimeout)
+	resp, err := dl.send(c.path, c.engineHeader(c.facts.Stream), patch.Pieces(nil), c.v.Settings.RequestTimeout)
 	if err != nil {
 		return c.noAnswer(dl, err)
 	}

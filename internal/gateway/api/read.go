@@ -44,7 +44,7 @@ func (c *call) readBody() ([]byte, *Error) {
 			}
 		}
 		var n int
-		n, err = c.readPart(in, buf[len(buf):cap(buf)], end)
+		n, err = c.readPart(in, buf[len(buf):cap(buf)], time.Now(), end)
 		buf = buf[:len(buf)+n]
 	}
 	switch {
@@ -61,7 +61,7 @@ func (c *call) readBody() ([]byte, *Error) {
 func (c *call) readFirst(in io.Reader, end time.Time) (buf []byte, e *Error, err error) {
 	first := chunks.Get().(*[chunk]byte)
 	defer chunks.Put(first)
-	n, err := c.readPart(in, first[:], end)
+	n, err := c.readPart(in, first[:], c.started, end)
 	size := int64(n)
 	switch {
 	case err == nil:
@@ -73,9 +73,9 @@ func (c *call) readFirst(in io.Reader, end time.Time) (buf []byte, e *Error, err
 	return buf, e, err
 }
 
-// readPart reads what is there of a body, within the sender's time.
-func (c *call) readPart(in io.Reader, p []byte, end time.Time) (int, error) {
-	_ = c.rc.SetReadDeadline(earlier(time.Now().Add(c.v.Settings.BodyStall), end))
+// readPart reads what is there of a body, within the sender's time from now on, which ends with that of the whole body.
+func (c *call) readPart(in io.Reader, p []byte, now, end time.Time) (int, error) {
+	_ = c.rc.SetReadDeadline(earlier(now.Add(c.v.Settings.BodyStall), end))
 	return in.Read(p)
 }
 

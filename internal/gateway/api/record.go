@@ -69,7 +69,7 @@ func (c *call) logAccess() {
 	r := lineRecords.Get().(*record)
 	defer lineRecords.Put(r)
 	r.begin(c.started.Add(c.took))
-	r.text("request_id", c.id)
+	r.text("request_id", c.ids[0])
 	r.text("method", shortMethod(c.r.Method))
 	r.text("path", c.path)
 	r.int("status", int64(c.status))

@@ -24,6 +24,7 @@ type served struct {
 	Config
 	number uint64            // each has another
 	models map[string]*Model // by id and alias
+	series map[*Model]*series
 
 	// pinned is the fleet as it was when this configuration was about to be replaced: a request that is still under way
 	// finds its engines although they were taken out since. Nil: the fleet as it is.
@@ -32,8 +33,9 @@ type served struct {
 }
 
 func newServed(c Config) (*served, error) {
-	v := &served{Config: c, models: map[string]*Model{}}
+	v := &served{Config: c, models: map[string]*Model{}, series: map[*Model]*series{}}
 	for _, m := range c.Models {
+		v.series[m] = new(series)
 		for _, name := range m.names() {
 			if v.models[name] != nil {
 				return nil, errors.New("two models are called " + name)

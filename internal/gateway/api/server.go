@@ -107,6 +107,7 @@ type Server struct {
 	buffered atomic.Int64  // bytes of request bodies and answers that are held
 	left     leftovers     // prefill halves whose clients have left
 
+	decided  counters // by policy and reason, which no configuration takes away
 	encoders encoders
 	aborts   aborter
 	life     context.Context // ends with Close

@@ -142,8 +142,8 @@ func (s *Server) detokenizeIDs(w http.ResponseWriter, r *http.Request) {
 // out of it.
 func (s *Server) answerQuestion(w http.ResponseWriter, r *http.Request, q question, model *string, answer func(*call, *Model) *Error) {
 	v := s.current.Load()
-	c := &call{s: s, v: v, w: w, r: r, rc: *http.NewResponseController(w), started: time.Now(), id: requestID(r.Header)}
-	w.Header()[headerRequestID] = []string{c.id}
+	c := &call{s: s, v: v, w: w, r: r, rc: *http.NewResponseController(w), started: time.Now(), ids: [1]string{requestID(r.Header)}}
+	w.Header()[headerRequestID] = c.ids[:]
 	defer c.letGo()
 	m, e := c.readQuestion(q, model)
 	if e == nil {

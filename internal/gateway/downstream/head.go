@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"bytes"
 	"net/http"
 	"net/textproto"
 	"net/url"
@@ -54,12 +55,14 @@ type cut struct {
 
 // find looks at more and returns where the head ends, 0: further on.
 func (c *cut) find(p []byte) (end int, r *Refusal) {
-	for c.seen < len(p) {
-		i := c.seen
-		c.seen++
-		if p[i] != '\n' {
-			continue
+	for {
+		i := bytes.IndexByte(p[c.seen:], '\n')
+		if i < 0 {
+			c.seen = len(p)
+			return 0, nil
 		}
+		i += c.seen
+		c.seen = i + 1
 		if i == c.line || p[i-1] != '\r' {
 			return 0, errLine
 		}
@@ -71,7 +74,6 @@ func (c *cut) find(p []byte) (end int, r *Refusal) {
 			return 0, errLongHead
 		}
 	}
-	return 0, nil
 }
 
 type field struct{ name, value string }

@@ -17,44 +17,58 @@ type Lifetime struct {
 	under  bool            // and its end is this one's
 
 	mu    sync.Mutex
-	off   func() bool   // takes it off the parent; nil: it hangs on none
+	hung  parent        // what it hangs on; nil: nothing, or by off
+	off   func() bool   // takes it off a parent that is of another kind; nil: it hangs on none
 	done  chan struct{} // nil: nobody has asked for it
 	err   error
 	cause error
-	after []*hook
-	first hook     // most have one: the other side of a gateway
-	room  [1]*hook // of after
+	after []Ender
+	room  [1]Ender // of after: most have one, the other side of a gateway
 }
+
+// Ender waits for an end. Ended must not block.
+type Ender = interface{ Ended() }
+
+// parent is what a Lifetime can be told of its end by without an object in between: another, or what has one in it.
+type parent interface {
+	OnEnd(e Ender)
+	OffEnd(e Ender) (was bool)
+}
+
+// child is a Lifetime as its parent knows it.
+type child Lifetime
+
+// Ended implements Ender.
+func (c *child) Ended() { (*Lifetime)(c).parentEnded() }
 
 // hook is one function that waits for the end.
 type hook struct{ f func() }
+
+// Ended implements Ender.
+func (h *hook) Ended() { h.f() }
 
 var _ context.Context = (*Lifetime)(nil)
 
 // over is what Done returns where nobody asked before the end.
 var over = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// afterFuncer is what package context looks for in a parent, too.
-type afterFuncer interface {
-	AfterFunc(f func()) (stop func() bool)
-}
-
 // Beside gives l the values of another context, but not its end.
 func (l *Lifetime) Beside(values context.Context) { l.parent = values }
 
 // Under gives l the values of another context, and has it end when that does, with its cause. End takes it off.
-func (l *Lifetime) Under(parent context.Context) {
-	l.parent, l.under = parent, true
-	if parent.Err() != nil { // at once: what looks at it before it begins must see it
+func (l *Lifetime) Under(ctx context.Context) {
+	l.parent, l.under = ctx, true
+	if ctx.Err() != nil { // at once: what looks at it before it begins must see it
 		l.parentEnded()
 		return
 	}
 	l.mu.Lock() // the parent may end at once, and then its call waits for this
 	defer l.mu.Unlock()
-	if p, ok := parent.(afterFuncer); ok {
-		l.off = p.AfterFunc(l.parentEnded)
+	if p, ok := ctx.(parent); ok {
+		l.hung = p
+		p.OnEnd((*child)(l))
 	} else {
-		l.off = context.AfterFunc(parent, l.parentEnded)
+		l.off = context.AfterFunc(ctx, l.parentEnded)
 	}
 }
 
@@ -108,33 +122,37 @@ func (l *Lifetime) because() error {
 // AfterFunc has f called once when l ends, at once if it has, and returns what takes it off again: true if f is then never called. f must not
 // block.
 func (l *Lifetime) AfterFunc(f func()) (stop func() bool) {
+	h := &hook{f}
+	l.OnEnd(h)
+	return func() bool { return l.OffEnd(h) }
+}
+
+// OnEnd is AfterFunc for who has an object to be told by, and allocates nothing for the first. An Ender is comparable, and waits once.
+func (l *Lifetime) OnEnd(e Ender) {
 	l.mu.Lock()
-	h := &l.first
-	if h.f != nil { // used, perhaps taken off since
-		h = new(hook)
-	}
-	h.f = f
 	late := l.err != nil
 	if !late {
 		if l.after == nil {
 			l.after = l.room[:0]
 		}
-		l.after = append(l.after, h)
+		l.after = append(l.after, e)
 	}
 	l.mu.Unlock()
 	if late {
-		go f() // not here: the caller may hold a lock that f takes. It ends at once, as f does not block.
+		go e.Ended() // not here: the caller may hold a lock that it takes. It ends at once, as it does not block.
 	}
-	return func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		i := slices.Index(l.after, h)
-		if i < 0 {
-			return false
-		}
-		l.after = slices.Delete(l.after, i, i+1)
-		return true
+}
+
+// OffEnd takes e off again, and tells whether it was there: then it is never told.
+func (l *Lifetime) OffEnd(e Ender) (was bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := slices.Index(l.after, e)
+	if i < 0 {
+		return false
 	}
+	l.after = slices.Delete(l.after, i, i+1)
+	return true
 }
 
 // End ends l with context.Canceled, for a cause; nil: there is none but that. Ending again does nothing.
@@ -153,13 +171,16 @@ func (l *Lifetime) end(err, cause error) {
 	if l.done != nil {
 		close(l.done)
 	}
-	after, off := l.after, l.off
-	l.after, l.off = nil, nil
+	after, hung, off := l.after, l.hung, l.off
+	l.after, l.hung, l.off = nil, nil, nil
 	l.mu.Unlock()
-	if off != nil {
+	switch {
+	case hung != nil:
+		hung.OffEnd((*child)(l))
+	case off != nil:
 		off()
 	}
-	for _, h := range after {
-		h.f()
+	for _, e := range after {
+		e.Ended()
 	}
 }

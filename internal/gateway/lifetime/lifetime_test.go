@@ -198,15 +198,35 @@ func TestAtOnce(t *testing.T) {
 	}
 }
 
-// TestAllocs: what a request's side costs beside the object itself: being put under the client's, which is two closures, and one that waits.
+type ender struct{ calls int }
+
+func (e *ender) Ended() { e.calls++ }
+
+// TestOnEnd: who waits is told once, and not at all if it was taken off before.
+func TestOnEnd(t *testing.T) {
+	p := beside(t.Context())
+	var stays, goes ender
+	p.OnEnd(&stays)
+	p.OnEnd(&goes)
+	if !p.OffEnd(&goes) || p.OffEnd(&goes) {
+		t.Error("it can be taken off once")
+	}
+	p.End(nil)
+	if p.OffEnd(&stays) || stays.calls != 1 || goes.calls != 0 {
+		t.Errorf("%d and %d calls", stays.calls, goes.calls)
+	}
+}
+
+// TestAllocs: being put under the client's, and one that waits, cost a request's side nothing but the object itself.
 func TestAllocs(t *testing.T) {
 	p := beside(t.Context())
-	f := func() {}
+	var e ender
 	if n := testing.AllocsPerRun(200, func() {
 		l := under(p)
-		l.AfterFunc(f)()
+		l.OnEnd(&e)
+		l.OffEnd(&e)
 		l.End(nil)
-	}); n > 5 {
+	}); n > 1 {
 		t.Errorf("%v allocations", n)
 	}
 }

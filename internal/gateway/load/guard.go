@@ -39,7 +39,7 @@ type Guard struct {
 	at      time.Time
 	stage   Stage
 	amount  int64
-	expired func()
+	expired Expirer
 	done    atomic.Bool
 
 	inTracker, onEngine guardLinks // guarded by the mutex of the list
@@ -54,7 +54,26 @@ type Guard struct {
 // Acquire counts one request on the engine from now on. amount is its input tokens (ignored for the decode stage).
 // expired is called at most once, from Expire's goroutine, if the janitor gives the guard up; it may be nil and must not block.
 func (t *Tracker) Acquire(e *Engine, now time.Time, stage Stage, amount int64, expired func()) *Guard {
-	g := &Guard{tracker: t, engine: e, id: t.last.Add(1), at: now, stage: stage, amount: amount, expired: expired}
+	g := new(Guard)
+	if expired == nil {
+		t.AcquireAt(g, e, now, stage, amount, nil)
+	} else {
+		t.AcquireAt(g, e, now, stage, amount, expiry(expired))
+	}
+	return g
+}
+
+// Expirer is told that its guard was given up, as Acquire's function is.
+type Expirer interface{ Expired() }
+
+type expiry func()
+
+// Expired implements Expirer.
+func (f expiry) Expired() { f() }
+
+// AcquireAt is Acquire for a guard that is a part of something else, which lives on at least until it was given back, and in which it is zero.
+func (t *Tracker) AcquireAt(g *Guard, e *Engine, now time.Time, stage Stage, amount int64, expired Expirer) {
+	g.tracker, g.engine, g.id, g.at, g.stage, g.amount, g.expired = t, e, t.last.Add(1), now, stage, amount, expired
 	e.active.Add(1)
 	g.gauge().Add(g.weight())
 	e.mu.Lock()
@@ -70,7 +89,6 @@ func (t *Tracker) Acquire(e *Engine, now time.Time, stage Stage, amount int64, e
 	t.mu.held.insert(g, func(g *Guard) *guardLinks { return &g.inTracker })
 	t.mu.n++
 	t.mu.Unlock()
-	return g
 }
 
 // Release takes the request off the accounts, on the very counters it was put on. Only the first call does something.
@@ -136,7 +154,7 @@ func (t *Tracker) Expire(now time.Time, age time.Duration) int {
 	for _, g := range stale {
 		g.unlink()
 		if g.expired != nil {
-			g.expired()
+			g.expired.Expired()
 		}
 	}
 	return len(stale)

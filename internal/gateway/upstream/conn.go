@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -50,8 +51,8 @@ type conn struct {
 	served int       // answers read to their end
 	idleAt time.Time // when it was put aside
 
-	end     func()      // kill, made once
-	unhook  func() bool // takes the request's context off; false: it has ended and kill runs or ran
+	hung    ender       // the request's context, which tells of its end by Ended; nil: there is none, or by stop
+	stop    func() bool // takes a context of another kind off; nil: there is none
 	written chan error  // of the writer that was split off; nil: none was
 }
 
@@ -69,7 +70,7 @@ func newConn(t *Transport, nc net.Conn, key place) *conn {
 	if c.in.bare != nil {
 		c.bare.Of(c.in.bare)
 	}
-	c.end, c.ask = c.kill, c.tryAsk
+	c.ask = c.tryAsk
 	c.listen = func(fd uintptr) { c.silent = sock.Quiet(fd) }
 	return c
 }
@@ -84,8 +85,37 @@ func (c *conn) quiet() bool {
 	return c.raw.Control(c.listen) == nil && c.silent
 }
 
-// kill closes the connection from another goroutine, because the request's context ended.
-func (c *conn) kill() { _ = c.Close() }
+// ender is a context that tells of its end without an object in between, as those of package lifetime do.
+type ender interface {
+	OnEnd(e interface{ Ended() })
+	OffEnd(e interface{ Ended() }) (was bool)
+}
+
+// hook has the connection be closed when the request's context ends.
+func (c *conn) hook(ctx context.Context) {
+	if e, ok := ctx.(ender); ok {
+		c.hung = e
+		e.OnEnd(c)
+	} else {
+		c.stop = context.AfterFunc(ctx, c.Ended)
+	}
+}
+
+// unhook takes the request's context off, once. False: it has ended, and Ended runs or ran.
+func (c *conn) unhook() (was bool) {
+	hung, stop := c.hung, c.stop
+	c.hung, c.stop = nil, nil // an idle connection must not keep what was sent over it
+	switch {
+	case hung != nil:
+		return hung.OffEnd(c)
+	case stop != nil:
+		return stop()
+	}
+	return false
+}
+
+// Ended closes the connection from another goroutine, because the request's context ended.
+func (c *conn) Ended() { _ = c.Close() }
 
 // discard ends the connection, and the writer if there is one.
 func (c *conn) discard() {
@@ -269,9 +299,10 @@ func (c *conn) await(req *http.Request) (*http.Response, error) {
 	if err := c.in.wait(); err != nil {
 		return nil, unheard(err)
 	}
+	a := new(answer)
 	// A server sends 100 or 103 once or twice, if at all; one that goes on would hold us for ever.
 	for range 8 {
-		h, err := readHead(c.in.reader(), c.t.o.MaxHead)
+		h, err := readHead(c.in.reader(), c.t.o.MaxHead, a.values[:0])
 		if err != nil {
 			return nil, &Error{Stage: Answering, Err: err}
 		}
@@ -281,18 +312,25 @@ func (c *conn) await(req *http.Request) (*http.Response, error) {
 			}
 			continue
 		}
-		return c.response(req, h), nil
+		c.answer(a, req, h)
+		return &a.Response, nil
 	}
 	return nil, &Error{Stage: Answering, Err: errors.New("informational answers without end")}
 }
 
-// response makes the answer of a head.
-func (c *conn) response(req *http.Request, h head) *http.Response {
-	b := &body{c: c, keep: h.keepAlive}
-	resp := &http.Response{
-		Status: h.statusText, StatusCode: h.status, Proto: protos[h.minor], ProtoMajor: 1, ProtoMinor: h.minor,
-		Header: h.fields, ContentLength: -1, Body: b, Request: req,
-	}
+// answer is an answer with what belongs to it, made at once.
+type answer struct {
+	http.Response
+	body   body
+	values [8]string // of its fields: engines behind uvicorn send four
+}
+
+// answer makes the answer of a head.
+func (c *conn) answer(a *answer, req *http.Request, h head) {
+	resp, b := &a.Response, &a.body
+	b.c, b.keep = c, h.keepAlive
+	resp.Status, resp.StatusCode, resp.Proto, resp.ProtoMajor, resp.ProtoMinor = h.statusText, h.status, protos[h.minor], 1, h.minor
+	resp.Header, resp.ContentLength, resp.Body, resp.Request = h.fields, -1, b, req
 	switch {
 	case req.Method == http.MethodHead, h.status == http.StatusNoContent, h.status == http.StatusNotModified:
 		resp.ContentLength = 0
@@ -309,7 +347,6 @@ func (c *conn) response(req *http.Request, h head) *http.Response {
 	if b.kind == bodyFixed && b.left == 0 {
 		b.finish(io.EOF)
 	}
-	return resp
 }
 
 var protos = [2]string{"HTTP/1.0", "HTTP/1.1"}

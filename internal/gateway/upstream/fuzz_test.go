@@ -23,10 +23,10 @@ func FuzzHead(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		h, err := readHead(bufio.NewReaderSize(bytes.NewReader(data), 16), 1<<10)
+		h, err := readHead(bufio.NewReaderSize(bytes.NewReader(data), 16), 1<<10, nil)
 		whole := bufio.NewReaderSize(bytes.NewReader(data), 4<<10)
 		_, _ = whole.Peek(1)
-		if h2, err2 := readHead(whole, 1<<10); err2 != err || err == nil && !reflect.DeepEqual(h, h2) {
+		if h2, err2 := readHead(whole, 1<<10, nil); err2 != err || err == nil && !reflect.DeepEqual(h, h2) {
 			t.Errorf("in pieces %+v, %v; whole %+v, %v", h, err, h2, err2)
 		}
 		if err != nil {

@@ -16,7 +16,7 @@ import (
 // appendHead appends the head of a request whose body's length is known.
 func appendHead(b []byte, req *http.Request) ([]byte, error) {
 	path := req.URL.RequestURI()
-	if strings.ContainsAny(path, " \r\n") || strings.ContainsAny(req.URL.Host, " \r\n") {
+	if divided(path) || divided(req.URL.Host) {
 		return b, errors.New("the URL cannot be sent")
 	}
 	b = append(b, req.Method...)
@@ -47,6 +47,16 @@ func appendHead(b []byte, req *http.Request) ([]byte, error) {
 	return append(b, "\r\n"...), nil
 }
 
+// divided tells whether a text has a space or a control character in it, which would end what it is a part of.
+func divided(s string) bool {
+	for i := range len(s) {
+		if s[i] <= ' ' {
+			return true
+		}
+	}
+	return false
+}
+
 // head is an answer's head, understood.
 type head struct {
 	status     int
@@ -56,6 +66,8 @@ type head struct {
 	length     int64 // -1: not said
 	chunked    bool
 	keepAlive  bool
+
+	room []string // for the fields' values; empty
 }
 
 // The ways in which a head can be wrong.
@@ -72,8 +84,9 @@ var (
 )
 
 // readHead reads one head of at most limit bytes. Nearly all heads are buffered as a whole, and are one text then, of which names and values are parts.
-func readHead(br *bufio.Reader, limit int) (head, error) {
-	h := head{length: -1}
+// room is for the values of its fields, if they are no more.
+func readHead(br *bufio.Reader, limit int, room []string) (head, error) {
+	h := head{length: -1, room: room}
 	there, _ := br.Peek(br.Buffered()) // never waits
 	if n := wholeHead(there); n > 0 && n <= limit {
 		err := h.parse(string(there[:n]), bytes.Count(there[:n], newline))
@@ -128,7 +141,10 @@ func (h *head) parse(text string, lines int) error {
 		return err
 	}
 	h.fields = make(http.Header, lines)
-	values := make([]string, 0, lines) // one for each field, in one piece
+	values := h.room // one for each field, in one piece
+	if h.room = nil; lines > cap(values) {
+		values = make([]string, 0, lines)
+	}
 	for {
 		if line, rest = cutLine(rest); line == "" {
 			return h.frame()

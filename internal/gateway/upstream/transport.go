@@ -158,7 +158,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		if t.o.Trace {
 			c.tell(ctx)
 		}
-		c.unhook = afterEnd(ctx, c.end)
+		c.hook(ctx)
 		var resp *http.Response
 		if resp, err = c.exchange(req, pieces); err == nil {
 			return resp, nil
@@ -188,16 +188,6 @@ func (c *conn) tell(ctx context.Context) {
 	if c.trace = httptrace.ContextClientTrace(ctx); c.trace != nil && c.trace.GotConn != nil {
 		c.trace.GotConn(httptrace.GotConnInfo{Conn: c.Conn, Reused: c.served > 0})
 	}
-}
-
-// afterEnd is context.AfterFunc, without an object of its own for contexts that have such a function. f does not block.
-func afterEnd(ctx context.Context, f func()) (stop func() bool) {
-	if a, ok := ctx.(interface {
-		AfterFunc(f func()) (stop func() bool)
-	}); ok {
-		return a.AfterFunc(f)
-	}
-	return context.AfterFunc(ctx, f)
 }
 
 // bodyOf returns the request's body in pieces.

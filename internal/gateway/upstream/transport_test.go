@@ -213,6 +213,13 @@ func TestConnectionsAreKept(t *testing.T) {
 			}
 			synctest.Wait()
 		}
+		tr.mu.Lock()
+		for _, list := range tr.mu.idle {
+			if c := list[0]; c.hung != nil || c.stop != nil {
+				t.Error("an idle connection keeps the request that went over it")
+			}
+		}
+		tr.mu.Unlock()
 		if e.dials != 1 {
 			t.Errorf("%d connections", e.dials)
 		}

@@ -13,7 +13,7 @@ type Patch struct {
 	f       *Facts
 	removed Keys
 	set     Keys
-	values  [numKeys][]byte
+	values  [numKeys][]byte // of those that are set; nil elsewhere
 }
 
 // NewPatch returns a patch without changes of b, whose facts are f. It keeps both.
@@ -22,15 +22,35 @@ func NewPatch(b []byte, f *Facts) Patch { return Patch{b: b, f: f} }
 // Begin makes p, which is empty, what NewPatch returns.
 func (p *Patch) Begin(b []byte, f *Facts) { p.b, p.f = b, f }
 
-// Remove takes k out of the body, if it is there.
-func (p *Patch) Remove(k Key) {
-	p.set &^= 1 << k
-	p.removed |= 1 << k & p.f.keys
+// Like makes p, which is empty, what o is. An assignment would copy a value for each key there is.
+func (p *Patch) Like(o *Patch) {
+	p.b, p.f, p.removed, p.set = o.b, o.f, o.removed, o.set
+	for ks := o.set; ks != 0; {
+		k := ks.take()
+		p.values[k] = o.values[k]
+	}
 }
+
+// Reset empties p.
+func (p *Patch) Reset() {
+	p.unset(p.set)
+	p.b, p.f, p.removed = nil, nil, 0
+}
+
+// unset takes back what keys were set to.
+func (p *Patch) unset(ks Keys) {
+	p.set &^= ks
+	for ks != 0 {
+		p.values[ks.take()] = nil
+	}
+}
+
+// Remove takes k out of the body, if it is there.
+func (p *Patch) Remove(k Key) { p.RemoveAll(1 << k) }
 
 // RemoveAll takes every key of ks out of the body.
 func (p *Patch) RemoveAll(ks Keys) {
-	p.set &^= ks
+	p.unset(p.set & ks)
 	p.removed |= ks & p.f.keys
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"flag"
 	"math/rand/v2"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +68,39 @@ func testRand(t *testing.T) *rand.Rand {
 
 // TestPatchAgainstModel patches random bodies: the members that are left are those that the naive model
 // leaves, each with the spelling that it had.
+// TestPatchUsedAgain: a patch that was reset is as a new one, one that is like another says the same, and neither keeps a value that it does not set.
+func TestPatchUsedAgain(t *testing.T) {
+	text := []byte(`{"model":"m","messages":[],"n":2,"rid":"x"}`)
+	f, err := Scan(text, Chat)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := NewPatch(text, &f)
+	p.Set(RID, []byte(`"y"`))
+	p.Set(N, []byte("1"))
+	p.Set(MinTokens, []byte("3"))
+	p.Remove(N)
+	var again Patch
+	again.Like(&p)
+	again.Set(RID, []byte(`"z"`))
+	if got, want := string(again.AppendTo(nil)), `{"model":"m","messages":[],"rid":"z","min_tokens":3}`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if got, want := string(p.AppendTo(nil)), `{"model":"m","messages":[],"rid":"y","min_tokens":3}`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	for k := range p.values {
+		if p.values[k] != nil && !p.set.Has(Key(k)) {
+			t.Errorf("keeps a value of %v", Key(k))
+		}
+	}
+	p.Reset()
+	again.Reset()
+	if !reflect.DeepEqual(p, Patch{}) || !reflect.DeepEqual(again, Patch{}) {
+		t.Errorf("%+v, %+v", p, again)
+	}
+}
+
 func TestPatchAgainstModel(t *testing.T) {
 	rng := testRand(t)
 	for range 1_000 {

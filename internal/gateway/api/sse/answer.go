@@ -35,53 +35,72 @@ type Answer struct {
 
 // Write reads the next bytes of the answer. It neither keeps nor changes p.
 func (a *Answer) Write(p []byte) {
-	for i := 0; i < len(p); {
-		start := i
+	for i, from := 0, 0; i < len(p); {
+		was := a.capture
 		if a.inString {
 			i = a.string(p, i)
 		} else {
 			i = a.structure(p, i)
 		}
-		if a.capture {
-			a.captured(p[start:i])
+		if a.capture && !was {
+			from = i - 1 // its opening brace
+		}
+		if a.capture && (a.depth <= 1 || i == len(p)) {
+			a.captured(p[from:i])
 		}
 	}
 }
 
-// structure takes one byte outside of strings, or a run of bytes that say nothing.
+// structure takes bytes outside of strings, and strings that are there as a whole and have no escape at their end, up to the quote that begins another one, to where a
+// usage object begins or ends, or to the end of the chunk.
 func (a *Answer) structure(p []byte, i int) int {
-	c := p[i]
-	if a.afterKey && c > ' ' && c != ':' {
-		a.afterKey = false
-		a.usage = Usage{}
-		a.capture = c == '{'
+	for i < len(p) {
+		c := p[i]
+		i++
+		if a.afterKey && c > ' ' && c != ':' {
+			a.afterKey = false
+			a.usage = Usage{}
+			a.capture = c == '{'
+		}
+		switch c {
+		case '"':
+			a.broken = a.broken || a.depth == 0
+			a.inKey = a.wantKey && a.depth == 1
+			end := bytes.IndexByte(p[i:], '"')
+			if end < 0 || end > 0 && p[i+end-1] == '\\' {
+				a.inString, a.keyLen = true, 0
+				return i
+			}
+			if a.inKey {
+				a.keyRead(p[i : i+end])
+			}
+			i += end + 1
+		case '{', '[':
+			if a.depth == 0 {
+				a.broken = a.broken || a.closed
+				a.wantKey = true
+			}
+			if a.depth++; a.capture && a.depth == 2 {
+				return i
+			}
+		case '}', ']':
+			if a.depth--; a.depth <= 0 {
+				a.broken = a.broken || a.depth < 0
+				a.depth, a.closed = 0, true
+			}
+			if a.capture && a.depth <= 1 {
+				return i
+			}
+		case ',':
+			if a.depth == 1 {
+				a.wantKey = true
+			}
+		case ' ', '\n', '\r', '\t':
+		default:
+			a.broken = a.broken || a.depth == 0
+		}
 	}
-	switch c {
-	case '"':
-		a.broken = a.broken || a.depth == 0
-		a.inString = true
-		a.inKey = a.wantKey && a.depth == 1
-		a.keyLen = 0
-	case '{', '[':
-		if a.depth == 0 {
-			a.broken = a.broken || a.closed
-			a.wantKey = true
-		}
-		a.depth++
-	case '}', ']':
-		if a.depth--; a.depth <= 0 {
-			a.broken = a.broken || a.depth < 0
-			a.depth, a.closed = 0, true
-		}
-	case ',':
-		if a.depth == 1 {
-			a.wantKey = true
-		}
-	case ' ', '\n', '\r', '\t':
-	default:
-		a.broken = a.broken || a.depth == 0
-	}
-	return i + 1
+	return i
 }
 
 // string takes bytes inside a string up to its closing quote, or to the end of the chunk.
@@ -133,11 +152,28 @@ func (a *Answer) keyPart(part []byte) {
 	if a.inString {
 		return
 	}
-	a.inKey, a.wantKey = false, false
-	if a.keyLen <= len(a.key) {
-		var buf [len(a.key)]byte
-		a.afterKey = string(lex.AppendDecoded(buf[:0], a.key[:a.keyLen])) == "usage"
+	if a.keyLen > len(a.key) { // what is kept may end within an escape
+		a.keyLen = 0
 	}
+	a.keyRead(a.key[:a.keyLen])
+}
+
+// keyRead looks at a member's name.
+func (a *Answer) keyRead(raw []byte) {
+	a.inKey, a.wantKey = false, false
+	a.afterKey = isUsage(raw)
+}
+
+// isUsage tells whether the raw text of a name stands for ours. It need not be decoded unless it has an escape.
+func isUsage(raw []byte) bool {
+	if string(raw) == "usage" {
+		return true
+	}
+	if len(raw) > 6*len("usage") || bytes.IndexByte(raw, '\\') < 0 {
+		return false
+	}
+	var buf [6 * len("usage")]byte
+	return string(lex.AppendDecoded(buf[:0], raw)) == "usage"
 }
 
 // captured adds a part of the usage object, and reads the object when it has ended.

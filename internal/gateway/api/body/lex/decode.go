@@ -76,8 +76,12 @@ const hexDigits = "0123456789abcdef"
 
 // AppendQuoted appends text as a JSON string with its quotes. Bytes that are not UTF-8 become U+FFFD.
 func AppendQuoted(dst []byte, text string) []byte {
-	dst = append(dst, '"')
-	for _, r := range text {
+	n := 0 // nearly all text is plain to its end
+	for n < len(text) && text[n] >= ' ' && text[n] < utf8.RuneSelf && text[n] != '"' && text[n] != '\\' {
+		n++
+	}
+	dst = append(append(dst, '"'), text[:n]...)
+	for _, r := range text[n:] {
 		switch {
 		case r == '"' || r == '\\':
 			dst = append(dst, '\\', byte(r))
