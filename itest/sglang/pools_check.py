@@ -384,7 +384,7 @@ class Kv(Case):
         keys = keys_of(tokens(1, 8))
         self.assertEqual(b.batch_set_v1(keys, slots(pool, *range(8))), [True] * 8)
         idle = unittest.mock.Mock(return_value=False)
-        scheduler = SimpleNamespace(tree_cache=None, _engine_paused=False, is_fully_idle=idle, waiting_queue=[], running_batch=SimpleNamespace(reqs=[]))
+        scheduler = SimpleNamespace(tree_cache=None, enable_hierarchical_cache=True, _engine_paused=False, is_fully_idle=idle, waiting_queue=[], running_batch=SimpleNamespace(reqs=[]))
         self.assertFalse(Scheduler.flush_cache(scheduler))
         self.assertEqual(idle.call_count, 1, "SGLang's own flush_cache decides")
         got = []
@@ -394,12 +394,15 @@ class Kv(Case):
         get.start()
         self.soon(lambda: b._store.getting, "the restore has begun")
         self.assertFalse(Scheduler.flush_cache(scheduler))
+        refused = Scheduler.detach_hicache_storage_wrapped(scheduler, None)
+        self.assertEqual((refused.success, "being restored" in refused.message), (False, True))
         self.assertEqual(idle.call_count, 1, "it is refused before")
         os.kill(self.m.child.pid, signal.SIGCONT)
         get.join(SOON_S)
         self.assertEqual(got, [[True] * 8])
         self.assertFalse(Scheduler.flush_cache(scheduler))
-        self.assertEqual(idle.call_count, 2, "the restore has ended")
+        self.assertIn("not idle", Scheduler.detach_hicache_storage_wrapped(scheduler, None).message)
+        self.assertEqual(idle.call_count, 3, "the restore has ended")
 
 
 class Identity(unittest.TestCase):
@@ -468,6 +471,11 @@ class Identity(unittest.TestCase):
             self.assertEqual(facts.unsupported(config(), extra | {"model_content": "ab" * 32}), [], flags)
         configure()
         self.assertEqual(facts.unsupported(config(), extra), [])
+
+    def test_data_parallel_ranks(self):
+        for flags in (("--dp-size", "2"), ("--tp-size", "2", "--attn-dp-size", "2")):
+            configure(*flags)
+            self.assertEqual(["data-parallel" in r for r in facts.unsupported(config(), {"interface_v1": 1})], [True], flags)
 
     def test_ranks(self):
         each = [self.options(tp_rank=i, tp_size=2) for i in range(2)]

@@ -73,7 +73,8 @@ def unsupported(config, extra):
     ranks = {"pp": config.pp_size, "attention cp": config.attn_cp_size, "dcp": config.dcp_size}
     wide = [f"{k}={v}" for k, v in ranks.items() if v > 1]
     no(wide and not extra.get("allow_unqualified_ranks"), f"{', '.join(wide)}: such ranks are built and were never run (allow_unqualified_ranks tries it)")
-    no(getattr(args, "dp_size", 1) > 1, f"dp={getattr(args, 'dp_size', 1)}: data-parallel ranks of one engine have one URL, and what a gateway is told of one would count for all: "
+    replicas = max(args.dp_size, runtime_context.get_parallel().attn_dp_size)
+    no(replicas > 1, f"dp={replicas}: data-parallel ranks of one engine, those of its attention too, have one URL, and what a gateway is told of one would count for all: "
        "start an engine for each")
     no(config.dcp_size > 1 or config.should_split_heads, "context-parallel decoding and split heads are not built")
     model = leaves(runtime_context.get_model())

@@ -6,7 +6,8 @@ engine serves.
   - When weights are changed in place, or let go of without a copy, what was stored is another model's: the backend stops, and none is made again in that process. Nor is one made
     where the engine has run before without these hooks, since nobody knows what has become of its weights meanwhile.
   - A restore that has lasted too long for its request is in no queue of SGLang's any more, and may still write into the host pool, since a Manager that hangs may go on. A flush
-    would join its thread for ten seconds and then end the engine: it is refused while there is such a restore on any rank.
+    would join its thread for ten seconds and then end the engine: it is refused while there is such a restore on any rank. So is the backend's removal (DELETE), which would
+    do the same and leave the engine with a storage that has no threads.
   - With the linker, a request that is being looked up is passed over (admission.py), and what is offloaded is noted with its tokens, too.
 """
 
@@ -23,6 +24,7 @@ TREE = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.write_backup_
 WEIGHTS = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager._select_runners"
 RELEASED = "sglang.srt.managers.scheduler_components.weight_updater._export_static_state"
 FLUSH = "sglang.srt.managers.scheduler.Scheduler.flush_cache"
+DETACH = "sglang.srt.managers.scheduler.Scheduler.detach_hicache_storage_wrapped"
 
 ADD = "sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req"
 OFFLOAD = "sglang.srt.mem_cache.unified_cache.unified_cache_linker.UnifiedCacheLinkerWrapper._offload_node"
@@ -95,14 +97,24 @@ def unknown_weights(declared):
     return ""
 
 
-def _flush(original, scheduler, *args, **kwargs):
+def _restoring(scheduler):
+    """Whether something is, on any rank: all of them do the same."""
     cache = scheduler.tree_cache
     busy = int(any(f() for f in list(_getting)))
-    if hasattr(cache, "_all_reduce_attn_groups"):  # all ranks flush or none
-        busy = agree(cache, busy)
-    if busy:
+    return agree(cache, busy) if hasattr(cache, "_all_reduce_attn_groups") else busy
+
+
+def _flush(original, scheduler, *args, **kwargs):
+    if _restoring(scheduler):
         logging.getLogger(__name__).warning("Perigee: the cache is not flushed: pages are still being restored")
         return False
+    return original(scheduler, *args, **kwargs)
+
+
+def _detach(original, scheduler, *args, **kwargs):
+    if _restoring(scheduler):
+        from sglang.srt.managers.io_struct import DetachHiCacheStorageReqOutput
+        return DetachHiCacheStorageReqOutput(success=False, message="Perigee: pages are still being restored")
     return original(scheduler, *args, **kwargs)
 
 
@@ -123,7 +135,8 @@ def install(on_weights, getting=None):
     if getting is not None:
         _getting.append(getting)
     return _install([
-        (TREE, _node, HookType.AROUND), (CONTROLLER, _written, HookType.AROUND), (WEIGHTS, _weights, HookType.BEFORE), (RELEASED, _released, HookType.BEFORE), (FLUSH, _flush, HookType.AROUND)])
+        (TREE, _node, HookType.AROUND), (CONTROLLER, _written, HookType.AROUND), (WEIGHTS, _weights, HookType.BEFORE), (RELEASED, _released, HookType.BEFORE), (FLUSH, _flush, HookType.AROUND),
+        (DETACH, _detach, HookType.AROUND)])
 
 
 def remove(on_weights, getting=None):
