@@ -197,8 +197,9 @@ func (c *Core) takeArena(a Arena, s *session) *arena {
 		return old
 	}
 	gen := uint32(0)
-	if old != nil {
-		gen = c.dropArena(old)
+	if old != nil { // a word about a slot of the old shape must not fit one of the new
+		gen = c.books.LastGen(old.at)
+		c.dropArena(old)
 	}
 	r := &arena{id: a.ID, at: c.books.AddArena(a.Slots, a.SlotBytes, gen), writer: s, space: s.space}
 	c.arenas[a.ID] = r
@@ -212,9 +213,8 @@ func (c *Core) takeArena(a Arena, s *session) *arena {
 	return r
 }
 
-// dropArena empties an arena and forgets its shape. Nothing in it is held. The generations go on from the one it returns: a word about a
-// slot of the old shape must not fit one of the new.
-func (c *Core) dropArena(a *arena) (gen uint32) {
+// dropArena empties an arena and forgets its shape. Nothing in it is held.
+func (c *Core) dropArena(a *arena) {
 	slots, size, free := c.books.Arena(a.at)
 	if free < slots {
 		for p := range c.books.Pages() {
@@ -224,7 +224,7 @@ func (c *Core) dropArena(a *arena) (gen uint32) {
 		}
 	}
 	c.pool -= int64(slots) * int64(size)
-	return c.books.RemoveArena(a.at)
+	c.books.RemoveArena(a.at)
 }
 
 // MayRetire says that a Retire of the arena would be accepted now.

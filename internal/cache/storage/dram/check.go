@@ -7,22 +7,22 @@ import (
 
 // Check returns what is wrong with the books, or "". It walks over everything, and is for tests.
 func (s *Store) Check() string {
-	c := checker{s: s, children: make([]int32, len(s.pages)), sums: make([]sums, len(s.arenas)), elsewhere: map[Page]int32{}, resident: make([]int64, len(s.scopes))}
-	for p := range s.pages {
-		if s.pages[p].state != free {
-			c.page(Page(p))
+	c := checker{s: s, children: make([]int32, s.fresh), sums: make([]sums, len(s.arenas)), elsewhere: map[Page]int32{}, resident: make([]int64, len(s.scopes))}
+	for p := range s.fresh {
+		if s.at(p).state != free {
+			c.page(p)
 		}
 	}
-	for p := range s.pages {
-		if g := &s.pages[p]; g.state == Visible || g.state == Filling {
-			c.want(max(g.below, 0) == c.children[p], Page(p), "counts other children than it has")
+	for p := range s.fresh {
+		if g := s.at(p); g.state == Visible || g.state == Filling {
+			c.want(max(g.below, 0) == c.children[p], p, "counts other children than it has")
 		}
 	}
 	c.want(maps.Equal(c.elsewhere, s.elsewhere), None, "other children of other lanes are counted than there are")
 	for i := range s.scopes {
 		c.want(s.scopes[i].resident == c.resident[i], None, "a scope's bytes are wrong")
 	}
-	c.want(c.found == s.index.used && c.visible == s.visible, None, "the index has another number of blocks")
+	c.want(c.found == s.index.all() && c.visible == s.visible, None, "the index has another number of blocks")
 	for i, a := range s.arenas {
 		c.want(c.sums[i] == sums{a.shown, a.held, a.unseen}, None, "an arena's visible, held or unseen blocks do not add up")
 		c.arena(a)
@@ -50,7 +50,7 @@ func (c *checker) want(ok bool, p Page, what string) {
 }
 
 func (c *checker) page(p Page) {
-	s, g := c.s, &c.s.pages[p]
+	s, g := c.s, c.s.at(p)
 	parts := 0
 	a := s.arenas[g.arena]
 	for i := g.first; i >= 0; i = a.slots[i].next() {
@@ -71,7 +71,7 @@ func (c *checker) page(p Page) {
 		sums.unseen++
 	}
 	if q := s.parentOf(p); q != None && g.state != Doomed {
-		if o := &s.pages[q]; o.arena == g.arena && o.lane == g.lane {
+		if o := s.at(q); o.arena == g.arena && o.lane == g.lane {
 			c.children[q]++
 		} else {
 			c.elsewhere[q]++
@@ -108,6 +108,8 @@ func (c *checker) arena(a *arena) {
 		if a.slots[i].state() == SlotFree {
 			states++
 		}
+		c.want(i < int(a.fresh) || a.slots[i] == slot{}, None, "a slot was used before its time")
 	}
+	n += len(a.slots) - int(a.fresh)
 	c.want(n == a.freeCount && n == states, None, "the list of free slots is wrong")
 }

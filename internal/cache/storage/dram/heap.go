@@ -33,7 +33,7 @@ func (a leaf) before(b leaf) bool {
 
 // heapOf is the block's heap in its lane.
 func (s *Store) heapOf(l *lane, p Page) *[]leaf {
-	at, g := 0, &s.pages[p]
+	at, g := 0, s.at(p)
 	if g.residency != Reclaimable {
 		at = 1 + int(g.class)
 	}
@@ -44,7 +44,7 @@ func (s *Store) heapOf(l *lane, p Page) *[]leaf {
 }
 
 func (s *Store) push(l *lane, p Page) {
-	g := &s.pages[p]
+	g := s.at(p)
 	h := s.heapOf(l, p)
 	*h = append(*h, leaf{g.score(), p})
 	s.up(*h, len(*h)-1)
@@ -53,8 +53,8 @@ func (s *Store) push(l *lane, p Page) {
 // pull takes p out of its heap.
 func (s *Store) pull(l *lane, p Page) {
 	at := s.heapOf(l, p)
-	i := int(^s.pages[p].below)
-	s.pages[p].below = 0
+	i := int(^s.at(p).below)
+	s.at(p).below = 0
 	n := len(*at) - 1
 	last := (*at)[n]
 	*at = (*at)[:n]
@@ -73,11 +73,11 @@ func (s *Store) up(h []leaf, i int) int {
 			break
 		}
 		h[i] = h[parent]
-		s.pages[h[i].page].below = ^int32(i)
+		s.at(h[i].page).below = ^int32(i)
 		i = parent
 	}
 	h[i] = e
-	s.pages[e.page].below = ^int32(i)
+	s.at(e.page).below = ^int32(i)
 	return i
 }
 
@@ -95,9 +95,9 @@ func (s *Store) down(h []leaf, i int) {
 			break
 		}
 		h[i] = lead
-		s.pages[lead.page].below = ^int32(i)
+		s.at(lead.page).below = ^int32(i)
 		i = best
 	}
 	h[i] = e
-	s.pages[e.page].below = ^int32(i)
+	s.at(e.page).below = ^int32(i)
 }

@@ -85,24 +85,27 @@ func (g *page) leaf() bool { return g.below < 0 }
 
 func (g *page) score() float32 { return math.Float32frombits(g.word) }
 
+// at is the record of a block.
+func (s *Store) at(p Page) *page { return &s.pages[p>>pagesBits][p&(1<<pagesBits-1)] }
+
 func (s *Store) key(p Page) Key {
-	g := &s.pages[p]
+	g := s.at(p)
 	return Key{uint32(g.space), uint32(g.group), g.hash}
 }
 
 // Find returns the block with the key, Filling or Visible.
 func (s *Store) Find(k Key) (Page, bool) {
-	i := s.place(&k)
+	t, i := s.place(&k)
 	if i < 0 {
 		return None, false
 	}
-	return s.index.entries[i].page - 1, true
+	return t.entries[i].page - 1, true
 }
 
 // FindNear is Find with a guess, any number at all, which costs nothing if it is right: blocks most often continue the one before them.
 func (s *Store) FindNear(guess Page, k Key) (Page, bool) {
-	if uint(guess) < uint(len(s.pages)) {
-		g := &s.pages[guess]
+	if uint(guess) < uint(s.fresh) {
+		g := s.at(guess)
 		if (g.state == Filling || g.state == Visible) && g.hash == k.Hash && uint32(g.space) == k.Space && uint32(g.group) == k.Group {
 			return guess, true
 		}
@@ -110,9 +113,10 @@ func (s *Store) FindNear(guess Page, k Key) (Page, bool) {
 	return s.Find(k)
 }
 
-func (s *Store) place(k *Key) int {
+// place returns the place of a block's entry in a table of the index; -1: it has none.
+func (s *Store) place(k *Key) (*table, int) {
 	return s.index.find(tagOf(s.digest(k)), func(p Page) bool {
-		g := &s.pages[p]
+		g := s.at(p)
 		return g.hash == k.Hash && uint32(g.space) == k.Space && uint32(g.group) == k.Group
 	})
 }
@@ -122,20 +126,20 @@ func (s *Store) Key(p Page) Key { return s.key(p) }
 
 // PlaceOf is the space and the group in the block's key.
 func (s *Store) PlaceOf(p Page) (space, group uint32) {
-	g := &s.pages[p]
+	g := s.at(p)
 	return uint32(g.space), uint32(g.group)
 }
 
 // GroupOf is the group in the block's key.
-func (s *Store) GroupOf(p Page) uint32 { return uint32(s.pages[p].group) }
+func (s *Store) GroupOf(p Page) uint32 { return uint32(s.at(p).group) }
 
 // Chain is the block's chain key, as it was when the block began.
-func (s *Store) Chain(p Page) chain.Key { return s.pages[p].chain }
+func (s *Store) Chain(p Page) chain.Key { return s.at(p).chain }
 
 // Parent is the hash of the block that it continues, zero if that is not in memory.
 func (s *Store) Parent(p Page) Hash {
 	if q := s.parentOf(p); q != None {
-		return s.pages[q].hash
+		return s.at(q).hash
 	}
 	return Hash{}
 }
@@ -145,38 +149,38 @@ func (s *Store) ParentPage(p Page) Page { return s.parentOf(p) }
 
 // SetWord gives a Filling block a number of its owner's. It is 0 as the block begins, and is forgotten as it is shown.
 func (s *Store) SetWord(p Page, n uint32) {
-	g := &s.pages[p]
+	g := s.at(p)
 	mustBe(g.state == Filling, "a number was given to a block that is not filling")
 	g.word = n
 }
 
 // Word is the number that a Filling block was given; 0 for any other.
 func (s *Store) Word(p Page) uint32 {
-	if g := &s.pages[p]; g.state == Filling {
+	if g := s.at(p); g.state == Filling {
 		return g.word
 	}
 	return 0
 }
 
 // State is what the block is.
-func (s *Store) State(p Page) State { return s.pages[p].state }
+func (s *Store) State(p Page) State { return s.at(p).state }
 
 // Parts is how many slots the block has.
-func (s *Store) Parts(p Page) int { return int(s.pages[p].parts) }
+func (s *Store) Parts(p Page) int { return int(s.at(p).parts) }
 
 // Holds is how many holders the block has.
-func (s *Store) Holds(p Page) int { return int(s.pages[p].holds) }
+func (s *Store) Holds(p Page) int { return int(s.at(p).holds) }
 
 // ArenaOf is the number of the arena that the block's slots are in.
-func (s *Store) ArenaOf(p Page) int { return int(s.pages[p].arena) }
+func (s *Store) ArenaOf(p Page) int { return int(s.at(p).arena) }
 
 // ScopeOf is the number of the tenant whose block it is.
-func (s *Store) ScopeOf(p Page) int { return int(s.laneOf(&s.pages[p]).scope) }
+func (s *Store) ScopeOf(p Page) int { return int(s.laneOf(s.at(p)).scope) }
 
 func (s *Store) laneOf(g *page) *lane { return s.arenas[g.arena].lanes[g.lane] }
 
 // Bytes is what the block's slots take.
 func (s *Store) Bytes(p Page) int64 {
-	g := &s.pages[p]
+	g := s.at(p)
 	return int64(g.parts) * int64(s.arenas[g.arena].slotBytes)
 }

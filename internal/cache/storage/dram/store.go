@@ -10,8 +10,9 @@ import (
 type Store struct {
 	policy    Policy
 	seed      uint64 // of digest
-	pages     []page
-	freePages Page // list by page.parent
+	pages     []*[1 << pagesBits]page
+	fresh     Page // the first that was never used
+	freePages Page // list by page.parent, of those that were
 	index     index
 	arenas    []*arena
 	// spareArenas are the numbers of arenas that were removed.
@@ -41,7 +42,7 @@ func New(p Policy) *Store {
 
 // Seed gives a secret by which blocks are spread over the index: with it, clients cannot choose names that meet. It is for a Store that is empty.
 func (s *Store) Seed(secret uint64) {
-	mustBe(s.index.used == 0, "the blocks of a Store were to be spread anew")
+	mustBe(s.index.all() == 0, "the blocks of a Store were to be spread anew")
 	s.seed = secret
 }
 
@@ -84,17 +85,25 @@ func (s *Store) Pinned() (bytes int64) {
 	return bytes
 }
 
+// pagesBits says how many records lie in a row, 4,096 in 352 KiB: so that more of them are made beside those that there are.
+const pagesBits = 12
+
+// growPages makes room for n records.
 func (s *Store) growPages(n int) {
-	if n <= len(s.pages) {
-		return
+	for len(s.pages)<<pagesBits < n {
+		s.pages = append(s.pages, new([1 << pagesBits]page))
 	}
-	old := len(s.pages)
-	grown := make([]page, n)
-	copy(grown, s.pages)
-	s.pages = grown
-	for i := n - 1; i >= old; i-- {
-		s.pages[i].parent, s.freePages = s.freePages, Page(i)
+}
+
+// takePage returns the number of a record that is free.
+func (s *Store) takePage() (p Page) {
+	if p = s.freePages; p != None {
+		s.freePages = s.at(p).parent
+		return p
 	}
+	p = s.fresh
+	s.fresh++
+	return p
 }
 
 // Newcomer is a block that begins.
@@ -113,10 +122,9 @@ type Newcomer struct {
 func (s *Store) Begin(n *Newcomer) Page {
 	a := s.arenas[n.Arena]
 	mustBe(n.Key.Space <= math.MaxUint16 && n.Key.Group <= MaxGroup, "the number of a namespace or a group is too large")
-	mustBe(a.freeCount >= n.Parts && n.Parts > 0 && s.freePages != None, "a block began without room")
-	p := s.freePages
-	g := &s.pages[p]
-	s.freePages = g.parent
+	mustBe(a.freeCount >= n.Parts && n.Parts > 0, "a block began without room")
+	p := s.takePage() // there are as many as slots
+	g := s.at(p)
 	*g = page{
 		hash: n.Key.Hash, chain: n.Chain, space: uint16(n.Key.Space), group: uint8(n.Key.Group), arena: uint16(n.Arena),
 		first: -1, parent: None, gen: g.gen + 1, state: Filling, parts: uint8(n.Parts), lane: a.laneOf(int32(n.Scope), s.policy.Classes()),
@@ -137,8 +145,8 @@ func (s *Store) Begin(n *Newcomer) Page {
 
 // slotAfter is the slot behind those of the block that a newcomer continues; -1 if that is not the one that was guessed, or in another arena.
 func (s *Store) slotAfter(n *Newcomer) int32 {
-	if uint(n.Before) < uint(len(s.pages)) {
-		if g := &s.pages[n.Before]; g.state != free && g.hash == n.Parent && int(g.arena) == n.Arena && g.first >= 0 {
+	if uint(n.Before) < uint(s.fresh) {
+		if g := s.at(n.Before); g.state != free && g.hash == n.Parent && int(g.arena) == n.Arena && g.first >= 0 {
 			return g.first + 1
 		}
 	}
@@ -161,7 +169,7 @@ func (s *Store) link(p Page, parent Hash, guess Page) {
 	if parent == (Hash{}) {
 		return
 	}
-	g := &s.pages[p]
+	g := s.at(p)
 	if guess == p { // the number was another block's: it is not found here before it is in the index
 		guess = None
 	}
@@ -169,13 +177,13 @@ func (s *Store) link(p Page, parent Hash, guess Page) {
 	if !ok {
 		return
 	}
-	g.parent, g.parentGen = q, s.pages[q].gen
+	g.parent, g.parentGen = q, s.at(q).gen
 	s.continued(q, p, 1)
 }
 
 // continued counts one block more or less, p, among those that continue q.
 func (s *Store) continued(q, p Page, by int32) {
-	a, b := &s.pages[q], &s.pages[p]
+	a, b := s.at(q), s.at(p)
 	if a.leaf() {
 		s.pull(s.laneOf(a), q)
 	}
@@ -195,7 +203,7 @@ const maxClimb = 1024
 
 // Adopt makes a block whose parent was not there as it began a child of its parent, if that is there now.
 func (s *Store) Adopt(p Page, parent Hash) {
-	g := &s.pages[p]
+	g := s.at(p)
 	if s.parentOf(p) != None {
 		return
 	}
@@ -219,16 +227,16 @@ func (s *Store) unlink(p Page) {
 	if q := s.parentOf(p); q != None {
 		s.continued(q, p, -1)
 	}
-	s.pages[p].parent = None
+	s.at(p).parent = None
 }
 
 // parentOf is the block that p continues, or None if there is none that can be found.
 func (s *Store) parentOf(p Page) Page {
-	g := &s.pages[p]
+	g := s.at(p)
 	if g.parent == None {
 		return None
 	}
-	if q := &s.pages[g.parent]; q.gen != g.parentGen || q.state == free || q.state == Doomed {
+	if q := s.at(g.parent); q.gen != g.parentGen || q.state == free || q.state == Doomed {
 		return None
 	}
 	return g.parent
@@ -236,7 +244,7 @@ func (s *Store) parentOf(p Page) Page {
 
 // Show makes a Filling block Visible. Its coming in counts as a use.
 func (s *Store) Show(p Page, r Residency, now Time) {
-	g := &s.pages[p]
+	g := s.at(p)
 	mustBe(g.state == Filling, "a block was shown twice")
 	g.state, g.residency, g.word = Visible, r, 0
 	s.visible++
@@ -253,7 +261,7 @@ func (s *Store) Show(p Page, r Residency, now Time) {
 
 // Touch counts a use of a Visible block, which is Retained from now on.
 func (s *Store) Touch(p Page, now Time) {
-	g := &s.pages[p]
+	g := s.at(p)
 	mustBe(g.state == Visible, "a block was touched that is not visible")
 	s.out(p)
 	g.residency = Retained
@@ -262,7 +270,7 @@ func (s *Store) Touch(p Page, now Time) {
 }
 
 func (s *Store) use(p Page, now Time, incoming bool) {
-	g := &s.pages[p]
+	g := s.at(p)
 	class, score := s.policy.Use(History{float64(g.score()), int(g.uses), incoming}, now)
 	g.class, g.word = uint8(class), math.Float32bits(float32(score))
 	if g.uses < math.MaxUint8 {
@@ -272,8 +280,8 @@ func (s *Store) use(p Page, now Time, incoming bool) {
 
 // Hold keeps a block, Filling or Visible, from going until Unhold.
 func (s *Store) Hold(p Page) {
-	mustBe(s.pages[p].state == Filling || s.pages[p].state == Visible, "a block was held that is not there")
-	s.hold(&s.pages[p])
+	mustBe(s.at(p).state == Filling || s.at(p).state == Visible, "a block was held that is not there")
+	s.hold(s.at(p))
 	s.settle(p)
 }
 
@@ -286,7 +294,7 @@ func (s *Store) hold(g *page) {
 // Unhold ends one Hold. It returns true if it was the last of a Doomed block: the owner then frees it with Free, if no slot of it
 // is granted.
 func (s *Store) Unhold(p Page) (last bool) {
-	g := &s.pages[p]
+	g := s.at(p)
 	mustBe(g.holds > 0, "a block was let go of more often than it was held")
 	if g.holds--; g.holds == 0 {
 		s.arenas[g.arena].held -= int(g.parts)
@@ -297,7 +305,7 @@ func (s *Store) Unhold(p Page) (last bool) {
 
 // settle puts p among the blocks that may go, or takes it out, as it is now. One that blocks of other lanes continue may go, but last.
 func (s *Store) settle(p Page) {
-	g := &s.pages[p]
+	g := s.at(p)
 	may := g.state == Visible && g.holds == 0 && g.below <= 0
 	if may == g.leaf() {
 		return
@@ -311,14 +319,14 @@ func (s *Store) settle(p Page) {
 }
 
 func (s *Store) out(p Page) {
-	if g := &s.pages[p]; g.leaf() {
+	if g := s.at(p); g.leaf() {
 		s.pull(s.arenas[g.arena].lanes[g.lane], p)
 	}
 }
 
 // Doom takes a block out of sight, of readers and of those that would publish it again. Its slots stay until Free.
 func (s *Store) Doom(p Page) {
-	g := &s.pages[p]
+	g := s.at(p)
 	mustBe(g.state == Filling || g.state == Visible, "a block was doomed that is not there")
 	s.out(p)
 	k := s.key(p)
@@ -331,14 +339,15 @@ func (s *Store) Doom(p Page) {
 	}
 	g.state = Doomed
 	delete(s.elsewhere, p)
-	s.index.remove(s.place(&k))
+	t, i := s.place(&k)
+	s.index.remove(t, i)
 	s.unlink(p)
 }
 
 // Free ends a Doomed block that nobody holds, with every slot that is not granted; freed gets each slot as it becomes free. While a
 // slot is granted the block stays, and Free returns false.
 func (s *Store) Free(p Page, freed func(slot, gen uint32)) bool {
-	g := &s.pages[p]
+	g := s.at(p)
 	mustBe(g.state == Doomed && g.holds == 0, "a block was freed that somebody can see")
 	a := s.arenas[g.arena]
 	keep, kept := int32(-1), 0

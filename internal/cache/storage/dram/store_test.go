@@ -255,11 +255,11 @@ func TestIndexCollisions(t *testing.T) {
 		p := Page(r.IntN(64))
 		tag, there := in[p]
 		if there {
-			i := x.find(tag, func(q Page) bool { return q == p })
+			at, i := x.find(tag, func(q Page) bool { return q == p })
 			if i < 0 {
 				t.Fatalf("page %d is lost", p)
 			}
-			x.remove(i)
+			x.remove(at, i)
 			delete(in, p)
 			continue
 		}
@@ -268,12 +268,12 @@ func TestIndexCollisions(t *testing.T) {
 		in[p] = tag
 	}
 	for p, tag := range in {
-		if x.find(tag, func(q Page) bool { return q == p }) < 0 {
+		if _, i := x.find(tag, func(q Page) bool { return q == p }); i < 0 {
 			t.Errorf("page %d is lost", p)
 		}
 	}
-	if x.used != len(in) {
-		t.Errorf("%d in use, want %d", x.used, len(in))
+	if x.all() != len(in) {
+		t.Errorf("%d in use, want %d", x.all(), len(in))
 	}
 }
 
@@ -388,7 +388,11 @@ func TestGuess(t *testing.T) {
 		if got := s.parentOf(p); got != root {
 			t.Errorf("with the guess %d the parent is %d, want %d", guess, got, root)
 		}
-		own := begin(3, 3, s.freePages)
+		next := s.freePages
+		if next == None {
+			next = s.fresh
+		}
+		own := begin(3, 3, next)
 		if s.parentOf(own) != None {
 			t.Errorf("a block is its own parent")
 		}
