@@ -80,6 +80,72 @@ func encodingNeeds(plain int, values ...[]byte) (n int64) {
 	return workByte*int64(size) + workValue*int64(count) + bpe.WordBytes*int64(min(size, tokens.MaxWord))
 }
 
+// encoding is the rendering and encoding of one request's input. It belongs to the request's goroutine.
+type encoding struct {
+	c        *call
+	patience time.Duration // for a place
+	size     int           // of the text that its place is for; 0: it was not let in
+	work     int64         // bytes that it holds
+
+	// Why it was not let go on: for the metric, and for who asks for the tokens themselves.
+	reason  string
+	refusal *Error
+}
+
+// enter waits for a place for a text of so many bytes.
+func (e *encoding) enter(size int) bool {
+	if !e.c.s.encoders.enter(e.c.r.Context(), size, e.patience) {
+		e.reason, e.refusal = reasonNoPlace, errBusy
+		return false
+	}
+	e.size = size
+	return true
+}
+
+// hold has it hold n bytes in all.
+func (e *encoding) hold(n int64) bool {
+	switch {
+	case n <= e.work:
+	case n > e.c.v.Settings.MaxBuffered/2:
+		e.reason, e.refusal = reasonNoMemory, errBodyTooLarge
+		return false
+	case !e.c.holdWork(n - e.work):
+		e.reason, e.refusal = reasonNoMemory, errOverloaded
+		return false
+	}
+	e.work = max(e.work, n)
+	return true
+}
+
+// dearer is for a conversation that turns out to be as dear as a text of so many bytes, however short it is: it needs what that does.
+func (e *encoding) dearer(bytes int) bool {
+	if e.size < longText && !e.enter(max(bytes, longText)) {
+		return false
+	}
+	return e.hold(encodingNeeds(bytes))
+}
+
+// leave gives the place back. What it holds is the caller's to give back.
+func (e *encoding) leave() { e.c.s.encoders.leave(e.size) }
+
+// begin enters and holds what a completion request's input needs, as its body is long; false: it is not to be encoded, which is counted, and has left.
+func (e *encoding) begin(r *tokens.Request) bool {
+	text, prompts := 0, r.Prompt
+	if len(prompts) > 0 && prompts[0] == '"' {
+		text, prompts = len(prompts), nil // one text has no values in it, whatever it looks like
+	}
+	if !e.enter(len(e.c.body)) {
+		e.c.notEncoded(e.reason)
+		return false
+	}
+	if !e.hold(encodingNeeds(text, prompts, r.Messages, r.Tools, r.Documents, r.Kwargs)) {
+		e.c.notEncoded(e.reason)
+		e.leave()
+		return false
+	}
+	return true
+}
+
 // holdWork takes n bytes of what all requests may hold for work that can be left undone, and so of half of it: the other half is for their bodies.
 func (c *call) holdWork(n int64) bool {
 	for {

@@ -138,6 +138,81 @@ func TestEncodingCounts(t *testing.T) {
 	}
 }
 
+// TestDearConversations: a short request of which the template makes a long text has a place for that and what it works with counts, as with a long request. Without
+// them its length is estimated, and a question for its tokens refused.
+func TestDearConversations(t *testing.T) {
+	m := tinyModel(t, `{% for m in messages %}{{ m.content | tojson(indent=4) }}{% endfor %}`)
+	nested := strings.Repeat("[", 200) + "1" + strings.Repeat(",1", 200) + strings.Repeat("]", 200)
+	dear := `{"model":"m","messages":[{"role":"user","content":` + nested + `}]}`
+	for _, c := range []struct {
+		buffered                int64
+		held                    int64 // by others
+		taken                   bool  // all places
+		source, reason, refused string
+	}{
+		{1 << 30, 0, false, "rendered", "", ""},
+		{1 << 30, 500 << 20, false, "estimated", reasonNoMemory, "gateway_overloaded"},
+		{64 << 20, 0, false, "estimated", reasonNoMemory, "request_too_large"},
+		{1 << 30, 0, true, "estimated", reasonNoPlace, "gateway_overloaded"},
+	} {
+		o := rigOptions{Settings: func(s *Settings) { s.MaxBuffered = c.buffered }}
+		modelBubble(t, func(to *Model) { to.Tokens = m }, o, func(t *testing.T, r *rig) {
+			r.s.buffered.Add(c.held)
+			if c.taken {
+				for range cap(r.s.encoders) {
+					r.s.encoders <- struct{}{}
+				}
+			}
+			if a := r.post(chatPath, chatBody); a.status != 200 || r.access.last()["input_source"] != "rendered" {
+				t.Errorf("%+v: an ordinary one: %d, %v", c, a.status, r.access.last()["input_source"])
+			}
+			if a := r.post(chatPath, dear); a.status != 200 || r.access.last()["input_source"] != c.source {
+				t.Errorf("%+v: %d, %v", c, a.status, r.access.last()["input_source"])
+			}
+			if a := r.post("/tokenize", dear); a.header.Get(headerErrorCode) != c.refused {
+				t.Errorf("%+v: %d %v", c, a.status, a.header)
+			}
+			if c.reason != "" {
+				r.wantNotEncoded(c.reason, "1")
+			}
+			if c.taken {
+				for range cap(r.s.encoders) {
+					<-r.s.encoders
+				}
+			}
+			r.s.buffered.Add(-c.held)
+			r.atRest()
+		})
+	}
+}
+
+// TestQuestionsCount: what a question to an engine is made with counts, too. Where there is no room for it none is asked.
+func TestQuestionsCount(t *testing.T) {
+	values := `{"model":"m","messages":[{"role":"user","content":"x","more":[` + strings.Repeat("0,", 32<<10) + `0]}]}`
+	for buffered, source := range map[int64]string{64 << 20: "engine", 16 << 20: "estimated"} {
+		o := rigOptions{Settings: func(s *Settings) { s.MaxBuffered, s.MaxBody = buffered, 1<<20 }}
+		modelBubble(t, asking, o, func(t *testing.T, r *rig) {
+			r.engines[0].handler = counter(`{"count":17}`)
+			if a := r.post(chatPath, values); a.status != 200 || r.access.last()["input_source"] != source {
+				t.Errorf("%d MiB: %d, %v", buffered>>20, a.status, r.access.last()["input_source"])
+			}
+			r.atRest()
+		})
+	}
+}
+
+// TestAnswersToQuestions: an engine lists a number for each token at most, and the rest is not read.
+func TestAnswersToQuestions(t *testing.T) {
+	modelBubble(t, asking, rigOptions{}, func(t *testing.T, r *rig) {
+		for length, source := range map[int]string{templateTokens: "engine", 2 * askedToken * templateTokens: "estimated"} {
+			r.engines[0].handler = counter(`{"tokens":"` + strings.Repeat("x", length) + `","count":17}`)
+			if a := r.post(textPath, textBody); a.status != 200 || r.access.last()["input_source"] != source {
+				t.Errorf("%d bytes: %d, %v", length, a.status, r.access.last()["input_source"])
+			}
+		}
+	})
+}
+
 // wantNotEncoded checks how many requests' inputs were not encoded for a reason.
 func (r *rig) wantNotEncoded(reason, want string) {
 	r.t.Helper()

@@ -19,8 +19,10 @@ const (
 	// askLimit bounds a question to an engine for the length of a prompt: a busy engine answers in milliseconds, and a
 	// request must not wait longer for its length than for a place.
 	askLimit = time.Second
-	// askedAnswer bounds the answer, in bytes: it lists every id, of which a million take seven.
+	// askedAnswer bounds the answer, in bytes: it lists every id, each with a comma, and something else besides.
 	askedAnswer = 16 << 20
+	askedToken  = 8
+	askedHead   = 4 << 10
 	// templateTokens is how many tokens a prompt may have beyond one for each byte of the request, which no tokenizer exceeds,
 	// for what the template adds. An answer beyond is no count, and a sum of such would overflow.
 	templateTokens = 1 << 16
@@ -62,24 +64,18 @@ func (c *call) measure() input {
 // tokenize measures by the model's own tokenizer. Where that has nothing to count the estimate stands.
 func (c *call) tokenize(in *input) {
 	r := c.tokenRequest()
-	if !c.s.encoders.enter(c.r.Context(), len(c.body), measurePatience) {
-		c.notEncoded(reasonNoPlace)
+	e := encoding{c: c, patience: measurePatience}
+	if !e.begin(&r) {
 		return // the estimate stands
 	}
-	defer c.s.encoders.leave(len(c.body))
-	text, prompts := 0, r.Prompt
-	if len(prompts) > 0 && prompts[0] == '"' {
-		text, prompts = len(prompts), nil // one text has no values in it, whatever it looks like
-	}
-	work := encodingNeeds(text, prompts, r.Messages, r.Tools, r.Documents, r.Kwargs)
-	if !c.holdWork(work) {
-		c.notEncoded(reasonNoMemory)
-		return
-	}
-	defer c.giveBack(work)
+	defer func() { c.giveBack(e.work); e.leave() }()
+	r.Dearer = e.dearer
 	f, ok := c.model.Tokens.Measure(r)
-	if errors.Is(f.Err, tokens.ErrLongWord) {
+	switch {
+	case errors.Is(f.Err, tokens.ErrLongWord):
 		c.notEncoded(reasonLongWord)
+	case errors.Is(f.Err, tokens.ErrDear):
+		c.notEncoded(e.reason)
 	}
 	own := c.callerIDs()
 	if ok {
@@ -160,18 +156,27 @@ func (c *call) ask(in *input) {
 	if w == nil {
 		return
 	}
-	question, exact := c.question(w)
+	// A question is made of what the body has, value by value, and its answer has a number for each token.
+	r := c.tokenRequest()
+	e := encoding{c: c, patience: measurePatience}
+	if !e.begin(&r) {
+		return
+	}
+	defer func() { c.giveBack(e.work) }()
+	question, exact := c.question(w, &r)
+	e.leave()
 	if question == nil {
 		return
 	}
 	span := c.trace.Leg(w.ID, w.URL, "tokenize", 0)
 	header := span.Send(http.MethodPost, "/tokenize", c.engineHeader(false), time.Now())
-	n, ids, err := c.s.askTokens(c.r.Context(), w, question, header, c.model.Prefixes)
+	most := int64(len(c.body)) + templateTokens
+	n, ids, err := c.s.askTokens(c.r.Context(), w, question, header, min(askedAnswer, askedHead+askedToken*most), c.model.Prefixes)
 	if err != nil {
 		span.Blame("not_counted", err.Error())
 	}
 	span.End(0, "", time.Now())
-	if err != nil || n < 1 || n > int64(len(c.body))+templateTokens {
+	if err != nil || n < 1 || n > most {
 		return
 	}
 	in.longest, in.total, in.source, in.exact = n, n, tokens.Asked, exact && !c.callerIDs()
@@ -196,7 +201,7 @@ func (c *call) someEngine() (found *fleet.Worker) {
 
 // question is the body of a request to /tokenize, nil where the engine cannot be asked. SGLang's takes no messages; it counts
 // their bare text. So does vLLM's where there is something else in them than text, as an image that would be sent twice.
-func (c *call) question(w *fleet.Worker) (text []byte, exact bool) {
+func (c *call) question(w *fleet.Worker, r *tokens.Request) (text []byte, exact bool) {
 	q := map[string]json.RawMessage{"model": body.Quote(string(c.facts.Model))}
 	set := func(keys ...body.Key) {
 		for _, k := range keys {
@@ -205,7 +210,6 @@ func (c *call) question(w *fleet.Worker) (text []byte, exact bool) {
 			}
 		}
 	}
-	r := c.tokenRequest()
 	switch {
 	case len(r.Prompt) > 0 && r.Prompt[0] == '"':
 		q["prompt"], exact = r.Prompt, !r.Steered
@@ -229,8 +233,8 @@ func (c *call) question(w *fleet.Worker) (text []byte, exact bool) {
 	return text, exact
 }
 
-// askTokens makes the call. The ids are read only if they are wanted.
-func (s *Server) askTokens(ctx context.Context, w *fleet.Worker, question []byte, header http.Header, wanted bool) (n int64, ids []uint32, err error) {
+// askTokens makes the call and reads so many bytes of its answer at most. The ids are read only if they are wanted.
+func (s *Server) askTokens(ctx context.Context, w *fleet.Worker, question []byte, header http.Header, limit int64, wanted bool) (n int64, ids []uint32, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	req := (&http.Request{
@@ -249,7 +253,7 @@ func (s *Server) askTokens(ctx context.Context, w *fleet.Worker, question []byte
 		Count  int64           `json:"count"`
 		Tokens json.RawMessage `json:"tokens"`
 	}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, askedAnswer)).Decode(&answer); err != nil {
+	if err := json.NewDecoder(io.LimitReader(resp.Body, limit)).Decode(&answer); err != nil {
 		return 0, nil, err
 	}
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1)) // to its end, so that the connection is kept

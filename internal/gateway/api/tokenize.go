@@ -214,17 +214,14 @@ const idBytes = 4
 
 // tokensOf returns the tokens that are asked for, which are held; what is asked is held no more. None is a list too.
 func (c *call) tokensOf(m *Model, q *tokenizeRequest) ([]uint32, *Error) {
-	size := q.size()
-	if !c.s.encoders.enter(c.r.Context(), int(size), c.v.Settings.RequestTimeout) {
-		return nil, errBusy
+	size := int(q.size())
+	e := encoding{c: c, patience: c.v.Settings.RequestTimeout}
+	if !e.enter(size) {
+		return nil, e.refusal
 	}
-	defer c.s.encoders.leave(int(size))
-	work := encodingNeeds(int(size)-len(q.Messages)-len(q.Tools), q.Messages, q.Tools)
-	switch {
-	case work > c.v.Settings.MaxBuffered/2:
-		return nil, errBodyTooLarge
-	case !c.holdWork(work):
-		return nil, errOverloaded
+	defer e.leave()
+	if !e.hold(encodingNeeds(size-len(q.Messages)-len(q.Tools), q.Messages, q.Tools)) {
+		return nil, e.refusal
 	}
 	var ids []uint32
 	switch chat := present(q.Messages); {
@@ -234,10 +231,13 @@ func (c *call) tokensOf(m *Model, q *tokenizeRequest) ([]uint32, *Error) {
 		}
 	case q.Prompt == nil && chat:
 		f, _ := m.Tokens.Measure(tokens.Request{
-			Messages: q.Messages, Tools: q.Tools, NoGenerationPrompt: q.WithoutGeneration,
+			Messages: q.Messages, Tools: q.Tools, NoGenerationPrompt: q.WithoutGeneration, Dearer: e.dearer,
 		})
-		if errors.Is(f.Err, tokens.ErrLongWord) {
+		switch {
+		case errors.Is(f.Err, tokens.ErrLongWord):
 			return nil, errLongWord
+		case errors.Is(f.Err, tokens.ErrDear):
+			return nil, e.refusal
 		}
 		if f.Source != tokens.Rendered { // ids of something else than the conversation would be no answer
 			return nil, badRequest("the messages cannot be rendered by the model's chat template")

@@ -2,6 +2,7 @@ package tokens
 
 import (
 	"encoding/json"
+	"errors"
 
 	"github.com/perigee-llm/perigee/internal/gateway/tokens/template"
 )
@@ -45,7 +46,13 @@ type Request struct {
 	// Steered says that the request changes its rendering in a way that we do not follow: a template of its own, a
 	// reasoning effort, a task.
 	Steered bool
+	// Dearer is asked before a conversation is rendered that turns out to cost much more than its size says: whether what a text of at most so many bytes costs
+	// may be spent on it. Nil: it may.
+	Dearer func(bytes int) bool
 }
+
+// ErrDear is why a conversation was not measured of which [Request.Dearer] said no.
+var ErrDear = errors.New("rendering it costs more than may be spent")
 
 // Facts are a request's input in tokens.
 type Facts struct {
@@ -94,10 +101,10 @@ func (m *Model) measurePrompt(r Request) (Facts, bool) {
 }
 
 func (m *Model) measureChat(r Request) (Facts, bool) {
-	text, form, err := template.Prompt(m.tmpl, make([]byte, 0, len(r.Messages)+len(r.Tools)+512), template.Input{
-		Messages: r.Messages, Tools: r.Tools, Documents: r.Documents, Kwargs: r.Kwargs,
-		AddGenerationPrompt: !r.NoGenerationPrompt, ContinueFinalMessage: r.ContinueFinal, ParseArguments: true,
-	})
+	text, form, err := m.prompt(&r)
+	if errors.Is(err, ErrDear) {
+		return Facts{Err: err, shape: shapeOf(r.Messages)}, false
+	}
 	if m.tmpl == nil {
 		err = m.why
 	}
@@ -124,6 +131,30 @@ func (m *Model) measureChat(r Request) (Facts, bool) {
 	}
 	f.Longest, f.Total = len(f.IDs), len(f.IDs)
 	return f, true
+}
+
+// prompt renders the conversation, or returns the bare text of its messages.
+func (m *Model) prompt(r *Request) (text []byte, form template.Form, err error) {
+	in := template.Input{
+		Messages: r.Messages, Tools: r.Tools, Documents: r.Documents, Kwargs: r.Kwargs,
+		AddGenerationPrompt: !r.NoGenerationPrompt, ContinueFinalMessage: r.ContinueFinal, ParseArguments: true,
+	}
+	room := make([]byte, 0, len(r.Messages)+len(r.Tools)+512)
+	if m.tmpl != nil && r.Dearer != nil {
+		in.Modest = true
+		text, err = m.tmpl.Render(room, in)
+		switch {
+		case err == nil:
+			return text, template.Rendered, nil
+		case !errors.Is(err, template.ErrLimit):
+			text, form, _ = template.Prompt(nil, room, in)
+			return text, form, err
+		case !r.Dearer(m.tmpl.MaxOutput(&in)):
+			return nil, template.Absent, ErrDear
+		}
+		in.Modest = false
+	}
+	return template.Prompt(m.tmpl, room, in)
 }
 
 // asksMore tells of fields that one engine follows and another does not, or not in the same way.

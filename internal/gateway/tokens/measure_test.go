@@ -186,6 +186,38 @@ func TestForwardable(t *testing.T) {
 	}
 }
 
+// TestMeasureDear: a conversation that is dear for its size is rendered if that may be spent, and then as if nobody had asked.
+func TestMeasureDear(t *testing.T) {
+	tmpl, err := template.Compile(template.Config{Source: `{% for m in messages %}{{ m.content | tojson(indent=4) }}{% endfor %}`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := New(testModel(t, nil).tok, tmpl, nil, nil)
+	nested := strings.Repeat("[", 200) + "1" + strings.Repeat(",1", 200) + strings.Repeat("]", 200)
+	cheap, dear := Request{Messages: []byte(oneTurn)}, Request{Messages: []byte(`[{"role":"user","content":` + nested + `}]`)}
+	for _, c := range []struct {
+		r     Request
+		asked int
+	}{{cheap, 0}, {dear, 1}} {
+		want, _ := m.Measure(c.r)
+		for _, may := range []bool{true, false} {
+			asked, bound := 0, 0
+			c.r.Dearer = func(n int) bool { asked, bound = asked+1, n; return may }
+			f, ok := m.Measure(c.r)
+			refused := asked == 1 && !may
+			if asked != c.asked || ok == refused || errors.Is(f.Err, ErrDear) != refused || !refused && (f.Source != Rendered || !slices.Equal(f.IDs, want.IDs)) {
+				t.Errorf("%.40s: asked %d times, %v: %s, %d tokens, %v", c.r.Messages, asked, may, f.Source, len(f.IDs), f.Err)
+			}
+			if asked == 1 && bound < 4<<20 {
+				t.Errorf("at most %d bytes?", bound)
+			}
+			if got := Forwardable(c.r, f); refused && got != NonTextContent {
+				t.Errorf("%s", got)
+			}
+		}
+	}
+}
+
 func TestTextOnly(t *testing.T) {
 	for messages, want := range map[string]bool{
 		oneTurn: true, `[]`: false, `null`: false, `[1]`: false, `"x"`: false, ``: false, `[{"role":"user"}]`: false,

@@ -141,7 +141,9 @@ func TestGoldenTemplates(t *testing.T) {
 				t.Errorf("%s/%s: not in the golden file; run scripts/template-golden.py", name, c.Name)
 				continue
 			}
-			got, err := tmpl.Render(nil, c.input())
+			in := c.input()
+			in.Modest = true // what conversations are like is modest
+			got, err := tmpl.Render(nil, in)
 			if diff := compare(got, err, want); diff != "" {
 				t.Errorf("%s/%s: %s", name, c.Name, diff)
 				continue

@@ -40,6 +40,14 @@ type Limits struct {
 	OutputFactor int // and for each byte of input. Default 8: JSON that the template indents grows by less.
 }
 
+// What a modest render may cost: no more than about as many bytes of plain text. Conversations of some hundred short messages stay within it even where a template
+// looks through all of them at each one, and so do tools that a template indents.
+const (
+	modestSteps        = 100_000 // besides StepsPerByte
+	modestOutput       = 16 << 10
+	modestOutputFactor = 4 // tools without white space that are indented by four grow by nearly as much
+)
+
 func (l Limits) defaults() Limits {
 	set := func(p *int, n int) {
 		if *p == 0 {
@@ -95,6 +103,12 @@ type Input struct {
 	// ParseArguments hands the arguments of tool calls to the template as values where the client sent them as text of JSON.
 	// vLLM and SGLang do so; apply_chat_template itself does not.
 	ParseArguments bool
+	// Modest refuses a render, with ErrLimit, that costs much more than its input's size says: 4 KB of nested lists that a template indents are 3 MB of text.
+	Modest bool
+}
+
+func (in *Input) size() int {
+	return len(in.Messages) + len(in.Tools) + len(in.Documents) + len(in.Kwargs)
 }
 
 // Compile compiles a template and renders a few conversations with it, so that what is not supported shows now. The error
@@ -149,9 +163,12 @@ func (t *Template) named(err error) error {
 // Name is the name that the template was compiled with.
 func (t *Template) Name() string { return t.name }
 
+// MaxOutput returns how long the prompt of an input can be, in bytes, if it is not Modest.
+func (t *Template) MaxOutput(in *Input) int { return t.lim.Output + in.size()*t.lim.OutputFactor }
+
 // Render appends the prompt to dst. On an error, which is an *Error, dst comes back as it was.
 func (t *Template) Render(dst []byte, in Input) ([]byte, error) {
-	size := len(in.Messages) + len(in.Tools) + len(in.Documents) + len(in.Kwargs)
+	size := in.size()
 	if size > t.lim.Input {
 		return dst, &Error{Class: ErrLimit, Msg: "an input of more than " + strconv.Itoa(t.lim.Input) + " bytes"}
 	}
@@ -159,7 +176,11 @@ func (t *Template) Render(dst []byte, in Input) ([]byte, error) {
 	if err != nil {
 		return dst, err
 	}
-	lim := jinja.Limits{Steps: t.lim.Steps + size*t.lim.StepsPerByte, Output: t.lim.Output + size*t.lim.OutputFactor}
+	lim := jinja.Limits{Steps: t.lim.Steps + size*t.lim.StepsPerByte, Output: t.MaxOutput(&in)}
+	if in.Modest {
+		lim.Steps = min(lim.Steps, modestSteps+size*t.lim.StepsPerByte)
+		lim.Output = min(lim.Output, modestOutput+size*modestOutputFactor)
+	}
 	last := ""
 	if v.cont {
 		if v.prompt {

@@ -160,6 +160,40 @@ func TestHostileConversation(t *testing.T) {
 	}
 }
 
+// TestModest: what is dear for its size is not rendered where that is to be modest, whether it grows or is walked again and again; how much a
+// conversation may be longer by depends on its size.
+func TestModest(t *testing.T) {
+	nested := strings.Repeat("[", 300) + "1" + strings.Repeat(",1", 1500) + strings.Repeat("]", 300)
+	turns := func(n int) string { return "[" + strings.Repeat(`{"role":"user","content":"x"},`, n) + `{}]` }
+	for _, c := range []struct {
+		name, source string
+		in           Input
+		modest       bool
+	}{
+		{"indented", `{{ tools | tojson(indent=4) }}`, Input{Messages: []byte("[]"), Tools: []byte(nested)}, false},
+		{"not indented", `{{ tools | tojson }}`, Input{Messages: []byte("[]"), Tools: []byte(nested)}, true},
+		{"indented tools", `{{ tools | tojson(indent=4) }}`, Input{Messages: []byte("[]"), Tools: []byte("[" + strings.Repeat(canonicalTools+",", 200) + "1]")}, true},
+		{"made on the way", `{% set x = messages | string * 100 %}`, Input{Messages: []byte(turns(100))}, false},
+		{"some messages for each one", `{% for m in messages %}{% for n in messages %}{% endfor %}{% endfor %}`, Input{Messages: []byte(turns(200))}, true},
+		{"many messages for each one", `{% for m in messages %}{% for n in messages %}{% endfor %}{% endfor %}`, Input{Messages: []byte(turns(1000))}, false},
+		{"many messages", `{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}`, Input{Messages: []byte(turns(100_000))}, true},
+	} {
+		tmpl, err := compileOnly(Config{Source: c.source})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := tmpl.Render(nil, c.in)
+		if err != nil || len(want) > tmpl.MaxOutput(&c.in) {
+			t.Errorf("%s: %d bytes of at most %d, %v", c.name, len(want), tmpl.MaxOutput(&c.in), err)
+		}
+		c.in.Modest = true
+		got, err := tmpl.Render(nil, c.in)
+		if c.modest && (err != nil || string(got) != string(want)) || !c.modest && !errors.Is(err, ErrLimit) {
+			t.Errorf("%s: %d bytes of %d, %v", c.name, len(got), len(want), err)
+		}
+	}
+}
+
 func FuzzMessages(f *testing.F) {
 	for _, c := range load[[]conversation](f, "testdata/conversations.json") {
 		f.Add(string(c.Messages), string(c.Tools), c.Continue)
