@@ -296,6 +296,28 @@ def check_left(path):
     print("ok")
 
 
+def check_half(path, epoch, session, token):
+    """What joins a session by half, or registers so, as with a Manager that takes no more connections, gives back what it had, though its process lives on."""
+    connect = client.Session._connect
+
+    def one(self):
+        if self._links:
+            raise client.Lost("another connection")
+        return connect(self)
+
+    client.Session._connect = one
+    credentials = client.Credentials(int(epoch), int(session), bytes.fromhex(token))
+    for what, begin in (
+            ("joined", lambda: keeper.Keeper().join(credentials, lambda c: client.Session(path, "", [namespace()], join=c))),
+            ("registered", lambda: client.Session(path, "half", [namespace()]))):
+        try:
+            begin()
+            raise AssertionError("it is there")
+        except client.Lost:
+            print(what, flush=True)
+        sys.stdin.readline()
+
+
 class Halves:
     """The connector's halves in one process: the rank's thread stands in the midst of a page as the scheduler's half has its session ended."""
 
@@ -391,6 +413,9 @@ if __name__ == "__main__":
         sys.exit()
     if vectors == "halves":
         check_halves(path)
+    if vectors == "half":
+        check_half(path, *sys.argv[3:])
+        sys.exit()
     if vectors == "left":
         check_left(path)
         sys.exit()

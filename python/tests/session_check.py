@@ -261,6 +261,27 @@ class Lying(unittest.TestCase):
                 with self.assertRaises(client.Lost):
                     s.restore(client.Lease(1, 1, [2], [0]), 0, lambda i, view: self.fail("a page that is not there"))
 
+    def test_an_arena_that_is_refused(self):
+        """The restore has begun, and is ended: else the session would be closed for it when the Manager's patience is over."""
+        plan = frame(wire.PLAN, REF, P("<IIIIII", 1, 1, 0, 0, 1, 1) + P("<IIIIQ", 9, 1, 1, 4096, 0))
+        refused = frame(wire.REFUSED, REF + 1, P("<BHI", wire.MAP_ARENAS, 8, 0) + wire.text("no such arena"))
+        with self.session(query=plan) as (s, m):
+            ref, m.answers[1] = s._query.ref + 1, plan
+            ended = []
+
+            def send(link, kind, body=b"", at=None, fd=None, send=s._send):
+                if kind == wire.MAP_ARENAS:
+                    m.answers[1] = refused.replace(P("<Q", REF + 1), P("<Q", ref + 1))
+                if kind == wire.COPIED:
+                    ended.append(body[12])
+                    m.answers[1] = frame(wire.RESTORED, ref, P("<IIB", 1, 1, 0))
+                return send(link, kind, body, at, fd)
+
+            s._send = send
+            with self.assertRaisesRegex(client.PerigeeError, "arena 9"):
+                s.restore(client.Lease(1, 1, [1], [0]), 0, lambda i, view: self.fail("a page that is not there"))
+            self.assertEqual(ended, [1], "it has failed, and the Manager is not told")
+
     def test_descriptors_that_nobody_wants(self):
         """They come with an answer that has none, which is as it should be but for that."""
         fds = len(os.listdir("/proc/self/fd"))

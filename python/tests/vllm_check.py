@@ -837,14 +837,18 @@ class Halves(HalvesCase):
 
     def test_the_session_ends_as_the_rank_joins(self):
         """The Attach may be taken, or not; nobody says goodbye before that is known."""
-        for fault in (None, client.Refused(1)):
+        for fault in (None, client.Refused(1), client.Unfinished):
             with self.subTest(fault):
                 begun, go = threading.Event(), threading.Event()
 
                 def make(credentials):
-                    part = Part(self.m, credentials, "engine", True) if fault is None else None
+                    part = None
+                    if fault in (None, client.Unfinished):
+                        part = Part(self.m, credentials, "engine", fault is None)
                     begun.set()
                     go.wait()
+                    if fault is client.Unfinished:
+                        raise client.Unfinished("joined by half", part)
                     if fault:
                         raise fault
                     return part
@@ -861,6 +865,27 @@ class Halves(HalvesCase):
                 self.shut(("rank", "scheduler"))
                 self.all_given_back(1)
                 self.setUp()
+
+    def test_the_rank_joins_by_half(self):
+        """The session is over for the other half, too, and none joins it any more."""
+        make = self.j._make
+
+        def half(credentials):
+            self.j._make = make
+            raise client.Unfinished("joined by half", Part(self.m, credentials, "engine", False))
+
+        self.j._make = half
+        self.load()
+        self.taken(({"r1"}, {8, 9}))
+        self.up(2)
+        self.m.live.add(numbered(1))
+        with self.assertRaises(client.Lost):
+            self.keepers[0].join(numbered(1), make)
+        self.m.live.discard(numbered(1))
+        self.load(2)
+        self.taken(({"r2"}, set()))
+        self.shut(("rank", "scheduler"))
+        self.all_given_back(2)
 
     def test_nobody_joins_what_was_left(self):
         """A Manager that hangs may hear of the goodbye after it."""

@@ -5,7 +5,9 @@ package manager
 import (
 	"bufio"
 	"context"
+	"encoding/hex"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -122,6 +124,43 @@ func TestPythonLeft(t *testing.T) {
 		}
 		m.until("it is fenced", func(st Status) bool { return len(st.Sessions) == 0 })
 		in.Close()
+	}
+	in.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	m.settled()
+}
+
+// TestPythonHalf: a rank whose second connection fails has ended the session for all, and its process lives on: it says that it has nothing of it. So does who
+// registers. Else that part of the pool is nobody's until the process ends.
+func TestPythonHalf(t *testing.T) {
+	needPython(t)
+	m := begin(t)
+	s := m.dial()
+	c := s.Credentials()
+	cmd := m.pythonCommand(m.opt.Socket, "half", fmt.Sprint(c.Epoch), fmt.Sprint(c.Session), hex.EncodeToString(c.Token[:]))
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	for _, want := range []string{"joined", "registered"} {
+		if !lines.Scan() || lines.Text() != want {
+			t.Errorf("%q instead of %q", lines.Text(), want)
+			break
+		}
+		s.Close() // the other process of the first one
+		m.until("it is fenced", func(st Status) bool { return len(st.Sessions) == 0 })
+		in.Write([]byte("\n"))
 	}
 	in.Close()
 	if err := cmd.Wait(); err != nil {

@@ -23,11 +23,11 @@ When the Manager is lost every call raises Lost: compute, and make another Sessi
 from .identity import block_name, encode_namespace, instance_id, namespace_id, page_bytes, request_id
 from .session import (
     BUSY, CANDIDATES, DISCOVER, EXACT, LOADING, NO_BLOCK, PREFIX, READY, WARM,
-    Answer, Block, Credentials, Fetched, Lease, Lines, Lost, Pages, PerigeeError, Published, Refused, RestoredInto, Session, Spoiled, pack_lines,
+    Answer, Block, Credentials, Fetched, Lease, Lines, Lost, Pages, PerigeeError, Published, Refused, RestoredInto, Session, Spoiled, Unfinished, pack_lines,
 )
 
 __all__ = [
     "BUSY", "CANDIDATES", "DISCOVER", "EXACT", "LOADING", "NO_BLOCK", "PREFIX", "READY", "WARM",
-    "Answer", "Block", "Credentials", "Fetched", "Lease", "Lines", "Lost", "Pages", "PerigeeError", "Published", "Refused", "RestoredInto", "Session", "Spoiled",
+    "Answer", "Block", "Credentials", "Fetched", "Lease", "Lines", "Lost", "Pages", "PerigeeError", "Published", "Refused", "RestoredInto", "Session", "Spoiled", "Unfinished",
     "block_name", "encode_namespace", "instance_id", "namespace_id", "pack_lines", "page_bytes", "request_id",
 ]

@@ -43,6 +43,15 @@ class Refused(PerigeeError):
         super().__init__(f"refused: {self.name}" + (f": {text}" if text else ""))
 
 
+class Unfinished(Lost):
+    """A session was joined, but not to the end, and so has ended for all its parts. part is what is left of it here, without anything mapped: its close tells the Manager, which
+    else waits for the end of this process before it gives the session's memory to anybody."""
+
+    def __init__(self, text, part):
+        super().__init__(text)
+        self.part = part
+
+
 def _speaks(method):
     """A Manager that says what it may not has ended the session: nothing that it says later is believed, and all of the session's calls are Lost."""
     @functools.wraps(method)
@@ -195,6 +204,7 @@ class Session:
         self._op = self._publish_op = 0
         self._answers = {}  # ref to frames that came while another answer was waited for
         self._links = []
+        self._untold = entered = False  # the former: it has ended before it was there, and the Manager is to be told
         try:
             self._query = self._connect()
             if join is None:
@@ -202,11 +212,16 @@ class Session:
             else:
                 self.credentials = join
                 self._attach(self._query, 1)
+            entered = True
             if publishes:
                 self._publish = self._connect()
                 self._map(self._own, self._attach(self._publish, 2), True)
-        except BaseException:
+        except BaseException as e:
             self._drop()
+            self._untold = entered and not isinstance(e.__cause__, TimeoutError)  # as in close
+            if entered and join is not None:  # whose other parts in this process may have something mapped
+                raise Unfinished(f"joined by half: {e}", self) from e
+            self.close()
             raise
 
     def __enter__(self):
@@ -678,7 +693,10 @@ class Session:
     def _reading(self, ident):
         arena = self._own.get(ident) or self._others.get(ident)
         if arena is None:
-            frame = self._ask(self._query, wire.MAP_ARENAS, wire.u32s([ident]), wire.ARENAS)
+            try:
+                frame = self._ask(self._query, wire.MAP_ARENAS, wire.u32s([ident]), wire.ARENAS)
+            except Refused as e:  # not of the restore, which has begun
+                raise PerigeeError(f"arena {ident} of a plan: {e}") from e
             self._map(self._others, frame, False)
             arena = self._others.get(ident)
             if arena is None:
@@ -694,6 +712,10 @@ class Session:
     def close(self):
         """Unmaps everything and says goodbye, for a session that was lost, over another connection. Calling it again does nothing."""
         if not self._links:
+            if self._untold:
+                self._untold = False
+                self._leave()
+                self._drop()
             return
         self._unmap()
         try:

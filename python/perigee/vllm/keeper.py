@@ -14,7 +14,7 @@ So the halves hold a session here, as members, and what makes it safe is one ord
 
  1. It ends for all. Nobody joins it any more, now or later; the connections of the other members are shut down, so that their threads find out, also with a Manager that hangs.
  2. Each half lets go when none of its threads uses the session: its loads and saves have come back with whatever they came. Its mappings go, its connections stay.
- 3. The last one to let go, or to fail to join, says the one Goodbye (Leave, where the connection is gone). Then all connections are closed.
+ 3. The last one to let go, or to fail to join, or to join by half, says the one Goodbye (Leave, where the connection is gone). Then all connections are closed.
 
 A thread that hangs is a member that never lets go: nothing is said, the memory stays in quarantine, no other session gets it, and the process's end gives it back. A half that is
 alone in its process, as with the executor `mp`, is its only member: it says Goodbye as it lets go.
@@ -82,12 +82,20 @@ class Keeper:
             if held is None:
                 held = self._held[credentials] = _Held()
             held.joining += 1
-        member = None
+        member = left = None
         try:
             member = Member(self, held, make(credentials))
+        except client.Unfinished as e:
+            left = Member(self, held, e.part)
+            raise
         finally:
             with self._lock:
                 held.joining -= 1
+                if left is not None:  # it is as one that has let go: the others are to, and the last says so
+                    held.ending = True
+                    held.spent.append(left)
+                    for other in held.members:
+                        self._hang_up(other)
                 if member is not None:
                     held.members.append(member)
                     if held.ending:
