@@ -27,7 +27,8 @@ import (
 type explainCmd struct {
 	URL      string `name:"url" default:"http://127.0.0.1:30001" help:"The gateway's admin listener."`
 	Request  string `placeholder:"ID" help:"The request to explain, by its x-request-id. Without it: the newest."`
-	Manager  string `placeholder:"URL" help:"Ask a Cache Manager's admin listener instead what engines asked it for --request, what they got, and why no more."`
+	Manager  string `placeholder:"URL" help:"Ask a Cache Manager's admin listener instead what engines asked it for --request, or of --instance, what they got, and why no more."`
+	Instance string `placeholder:"NAME" help:"With --manager: what this engine asked for last. SGLang does not say for which request it asks."`
 	Prefixes bool   `help:"Say of each engine instead whether what is known of its prefix cache is exact, and if not why and since when."`
 	KeyFile  string `name:"api-key-file" placeholder:"FILE" help:"A file with the API key that the admin listener asks for, in one line."`
 	CAFile   string `name:"ca-file" placeholder:"FILE" help:"The authorities that an https URL is trusted by (PEM); without it: the system's."`
@@ -45,7 +46,8 @@ Examples:
   perigee explain
   perigee explain --url http://127.0.0.1:30001 --request 7f3a9c
   perigee explain --prefixes
-  perigee explain --manager http://127.0.0.1:9091 --request 7f3a9c`
+  perigee explain --manager http://127.0.0.1:9091 --request 7f3a9c
+  perigee explain --manager http://127.0.0.1:9091 --instance sglang-0`
 }
 
 // Limits of one question.
@@ -114,10 +116,10 @@ func (c *explainCmd) print(w io.Writer, text []byte, records []explain.Record) e
 // manager prints what a Cache Manager was asked for a request.
 func (c *explainCmd) manager(ctx context.Context, w io.Writer) error {
 	base, err := adminURL(c.Manager)
-	if err != nil || c.Request == "" {
-		return exitError{exitUsage, "explain: --manager is the URL of a Cache Manager's admin listener, such as http://127.0.0.1:9091, and wants --request"}
+	if err != nil || c.Request == "" && c.Instance == "" {
+		return exitError{exitUsage, "explain: --manager is the URL of a Cache Manager's admin listener, such as http://127.0.0.1:9091, and wants --request or --instance"}
 	}
-	text, err := c.ask(ctx, base, "/explain", url.Values{"request": {c.Request}})
+	text, err := c.ask(ctx, base, "/explain", url.Values{"request": {c.Request}, "instance": {c.Instance}})
 	if err != nil {
 		return fmt.Errorf("explain: %w", err)
 	}
@@ -126,7 +128,7 @@ func (c *explainCmd) manager(ctx context.Context, w io.Writer) error {
 		return fmt.Errorf("explain: %s does not answer as a Cache Manager of this version does: %w", base, err)
 	}
 	if len(queries) == 0 {
-		return exitError{exitRun, fmt.Sprintf("explain: the Cache Manager remembers no query of request %q: its engine never asked, under another id, or too long ago", c.Request)}
+		return exitError{exitRun, fmt.Sprintf("explain: the Cache Manager remembers no query of request %q and instance %q: the engine never asked, under another id, or too long ago", c.Request, c.Instance)}
 	}
 	var b bytes.Buffer
 	if c.JSON {

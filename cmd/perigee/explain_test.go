@@ -77,6 +77,7 @@ func TestExplainExitCodes(t *testing.T) {
 				"  the first that it did not get: evicted: its slots were needed, 1.5 s ago (block ab)\n  pages of other are of no use to it: model.content differs\n"},
 		{[]string{"--manager", s.URL + "/manager", "--request", "other"}, exitRun, "remembers no query of request"},
 		{[]string{"--manager", s.URL + "/manager"}, exitUsage, "wants --request"},
+		{[]string{"--manager", s.URL + "/manager", "--instance", "other"}, exitRun, `and instance "other"`},
 		{[]string{"--manager", "http://" + freeAddr(t), "--request", "mine"}, exitRun, "start perigee cache with --admin"},
 		{[]string{"--limit=1025"}, exitUsage, "--limit is a number from 0 to 1024"},
 		{[]string{"--nonsense"}, exitUsage, "unknown flag"},

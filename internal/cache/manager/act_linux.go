@@ -64,7 +64,7 @@ func (m *Manager) answer(a core.Action, by *asker) {
 		by.s.queries[a.Ticket.Op] = by
 		m.send(by, by, &wire.Loading{Ticket: a.Ticket})
 	case core.Candidates:
-		m.mu.story.answered(m.now(), a.Session, a.Ticket, "candidates", nil)
+		m.mu.story.answered(m.now(), a.Session, a.Ticket, "candidates", leading(a.Positions))
 		m.send(by, by, &wire.Candidates{Ticket: a.Ticket, Positions: a.Positions})
 	case core.Ready:
 		m.ready(a, by)

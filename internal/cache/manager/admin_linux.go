@@ -187,21 +187,30 @@ func (m *Manager) explained(q url.Values) (x any, code int, fault string) {
 		}
 		return m.mu.story.explain(m.now(), core.Hash(b)), http.StatusOK, ""
 	}
-	if id := q.Get("request"); id != "" {
+	if id, instance := q.Get("request"), q.Get("instance"); id != "" || instance != "" {
 		out := []QueryExplanation{}
-		m.mu.story.requests(id, explainMost, func(a *asked) { out = append(out, m.explainQuery(a)) })
+		m.mu.story.requests(id, instance, explainMost, func(a *asked) { out = append(out, m.explainQuery(a)) })
 		return out, http.StatusOK, ""
 	}
 	session, err := strconv.ParseUint(q.Get("session"), 10, 32)
 	op, err2 := strconv.ParseUint(q.Get("op"), 10, 64)
 	if err != nil || err2 != nil {
-		return nil, http.StatusBadRequest, "want request=ID, session=N&op=N, or block=HEX"
+		return nil, http.StatusBadRequest, "want request=ID, instance=NAME, session=N&op=N, or block=HEX"
 	}
 	a := m.mu.story.query(uint32(session), op)
 	if a == nil {
 		return nil, http.StatusNotFound, "no such query is remembered"
 	}
 	return m.explainQuery(a), http.StatusOK, ""
+}
+
+// fieldName is a field's name for people: an option's own in the place of its number.
+func fieldName(field string, n *state.Namespace) string {
+	var i int
+	if _, err := fmt.Sscanf(field, "compute.options[%d].value", &i); err == nil && i < len(n.Compute.Options) {
+		return "compute.options " + n.Compute.Options[i].Name
+	}
+	return field
 }
 
 // explainMost is how many queries of one request are told: an engine asks once or, after a preemption, twice, and a request has few engines.
@@ -220,7 +229,7 @@ func (m *Manager) explainQuery(a *asked) QueryExplanation {
 	for _, o := range m.mu.sessions {
 		if s != nil && o.namespace != s.namespace {
 			if d := state.Differences(&s.rank0, &o.rank0); len(d) > 0 {
-				x.Others[o.instance] = d[0].Name
+				x.Others[o.instance] = fieldName(d[0].Name, &s.rank0)
 			}
 		}
 	}

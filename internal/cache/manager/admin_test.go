@@ -15,6 +15,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/perigee-llm/perigee/internal/cache/channel/client"
 	"github.com/perigee-llm/perigee/internal/cache/core"
+	"github.com/perigee-llm/perigee/internal/cache/state"
 )
 
 // admin asks the admin listener.
@@ -100,6 +102,11 @@ func TestAdmin(t *testing.T) {
 	} else if err := s.Release(a.Lease); err != nil {
 		t.Fatal(err)
 	}
+	for of, want := range map[string]int{"instance=engine-0": 2, "instance=engine-0&request=mine": 1, "instance=another": 0} {
+		if m.admin("GET", "/explain?"+of, &all); len(all) != want || want > 0 && all[0].Op != 2 {
+			t.Errorf("%s: %+v", of, all)
+		}
+	}
 	if m.admin("GET", "/explain?request=mine", &all); len(all) != 1 || all[0].Op != 2 || !strings.Contains(all[0].Text(), "prefix: found; 8 of 10 blocks") {
 		t.Errorf("%+v", all)
 	}
@@ -140,6 +147,50 @@ func TestAdmin(t *testing.T) {
 	}
 }
 
+// TestExplainDiscovered: a question that restores nothing is explained by the first block that is not there, too.
+func TestExplainDiscovered(t *testing.T) {
+	m := begin(t, func(o *Options) { o.Admin = "127.0.0.1:0" })
+	s := m.dial()
+	for _, part := range []*client.Publish{prompt(1, 0, 3), prompt(1, 5, 8)} {
+		if _, err := publish(s, part); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, n := range []int{3, 8} {
+		q := query(1, n)
+		q.Mode = core.Discover
+		if _, err := s.Query(t.Context(), q); err != nil {
+			t.Fatal(err)
+		}
+		var x QueryExplanation
+		m.admin("GET", "/explain?session=1&op="+strconv.Itoa(i+1), &x)
+		missing := hashOf(1, 3)
+		if len(x.Hits) != 1 || x.Hits[0] != 3 || (n == 3) != (x.First == nil) || x.First != nil && x.First.Block != hex.EncodeToString(missing[:]) {
+			t.Errorf("%d: %+v %+v", n, x, x.First)
+		}
+	}
+}
+
+// TestExplainOptions: where two identities differ in an option, its name is told, and not its place.
+func TestExplainOptions(t *testing.T) {
+	m := begin(t, func(o *Options) { o.Admin, o.Instances = "127.0.0.1:0", 2 })
+	with := func(value string) func(*client.Options) {
+		return func(o *client.Options) {
+			o.Ranks = namespaces(1, pageBytes)
+			o.Ranks[0].Compute.Options = []state.Option{{Name: "kernel", Value: "a"}, {Name: "settings", Value: value}}
+		}
+	}
+	s := m.dial(with("1"))
+	m.dial(named("other"), with("2"))
+	if _, err := s.Query(t.Context(), query(1, 4)); err != nil {
+		t.Fatal(err)
+	}
+	var all []QueryExplanation
+	if m.admin("GET", "/explain?instance=engine", &all); len(all) != 1 || all[0].Others["other"] != "compute.options settings" {
+		t.Errorf("%+v", all)
+	}
+}
+
 // TestAnswersWithoutTheLock: who asks the admin listener and does not read what he is told keeps nobody waiting.
 func TestAnswersWithoutTheLock(t *testing.T) {
 	m := begin(t, func(o *Options) { o.Admin = "127.0.0.1:0" })
@@ -150,7 +201,7 @@ func TestAnswersWithoutTheLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, ask := range []string{
-		"GET /explain?request=mine", "GET /explain?session=1&op=1", "GET /explain?session=9&op=9", "GET /explain?block=00", "GET /explain", "GET /status", "GET /metrics",
+		"GET /explain?request=mine", "GET /explain?instance=e", "GET /explain?session=1&op=1", "GET /explain?session=9&op=9", "GET /explain?block=00", "GET /explain", "GET /status", "GET /metrics",
 		"POST /flush", "POST /evict?blocks=1", "POST /evict",
 	} {
 		method, path, _ := strings.Cut(ask, " ")

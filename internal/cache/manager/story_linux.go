@@ -126,14 +126,29 @@ func (s *story) answered(now time.Duration, who core.SessionID, t core.Ticket, a
 	}
 }
 
+// leading is how many blocks of each want are there from the first on: what a query for a prefix would have got.
+func leading(positions [][]uint32) []uint32 {
+	hits := make([]uint32, len(positions))
+	for g, there := range positions {
+		for _, p := range there {
+			if p != hits[g] {
+				break
+			}
+			hits[g]++
+		}
+	}
+	return hits
+}
+
 func (s *story) query(session uint32, op uint64) *asked {
 	return s.queries.last(func(a *asked) bool { return a.Session == session && a.Ticket.Op == op })
 }
 
-// requests tells of the last queries of a request, the newest first. An engine's id for it may have more around the one that its client gave.
-func (s *story) requests(id string, most int, tell func(*asked)) {
+// requests tells of the last queries of a request, or of an instance, whichever is not "", the newest first. An engine's id for a request may have more around
+// the one that its client gave, and an instance's name its rank.
+func (s *story) requests(id, instance string, most int, tell func(*asked)) {
 	s.queries.last(func(a *asked) bool {
-		if strings.Contains(a.Request, id) {
+		if strings.Contains(a.Request, id) && strings.Contains(a.Instance, instance) {
 			tell(a)
 			most--
 		}
