@@ -392,7 +392,7 @@ class Kv(Case):
         os.waitpid(self.m.child.pid, os.WUNTRACED)  # it has stopped
         get = threading.Thread(target=lambda: got.append(b.batch_get_v1(keys, slots(pool, *range(20, 28)))), daemon=True)
         get.start()
-        self.soon(lambda: b._store.getting, "the restore has begun")
+        self.soon(lambda: b._store.busy, "the restore has begun")
         self.assertFalse(Scheduler.flush_cache(scheduler))
         refused = Scheduler.detach_hicache_storage_wrapped(scheduler, None)
         self.assertEqual((refused.success, "being restored" in refused.message), (False, True))

@@ -430,7 +430,7 @@ class Storing(unittest.TestCase):
         self.m.query, self.k.refused = query, ()
         self.assertEqual(self.s.there([(0, names)]), [[0, 1, 2]])
         self.assertEqual(self.m.leases, {})
-        self.assertFalse(self.s.getting)
+        self.assertFalse(self.s.busy)
 
     def test_stored_and_restored(self):
         before = [self.host.page(i) for i in range(5)]
@@ -482,6 +482,19 @@ class Storing(unittest.TestCase):
         self.m.room = None
         self.assertEqual(self.put(2, 0, 5)[1], [True] * 5, "later ones are stored all the same")
         self.assertEqual(self.put(1, 0, 5)[1], [True] * 5, "and so is this one")
+
+    def test_who_is_in_a_call(self):
+        """A flush joins the threads of those who ask and who restore."""
+        names, _ = self.put(1, 0, 3)
+        seen = []
+        for name in ("query", "fetch"):
+            if hasattr(self.m, name):
+                setattr(self.m, name, lambda *a, call=getattr(self.m, name), **k: seen.append(self.s.busy) or call(*a, **k))
+        self.s.there([(0, names)])
+        self.get(names, 10)
+        self.assertEqual(set(seen), {True})
+        self.assertGreaterEqual(len(seen), 2)
+        self.assertFalse(self.s.busy)
 
     def test_no_manager(self):
         names, _ = self.put(1, 0, 5)

@@ -129,8 +129,8 @@ def _install(hooks):
 
 
 def install(on_weights, getting=None):
-    """For a storage backend, or a linker. on_weights(reason) is called whenever weights are changed; getting() says whether something is being restored into memory
-    that a flush would use again."""
+    """For a storage backend, or a linker. on_weights(reason) is called whenever weights are changed; getting() says whether a thread of SGLang's is in a
+    question or in a restore: a flush would join it, and use the memory again."""
     _stop.append(on_weights)
     if getting is not None:
         _getting.append(getting)

@@ -125,7 +125,7 @@ class PerigeeStorage(HiCacheStorage):
             logger.warning("Perigee: %s: nothing is stored or restored until the engine is restarted", reason)
 
     def _getting(self):
-        return self._store is not None and self._store.getting
+        return self._store is not None and self._store.busy
 
     def note(self, keys, tokens, prefix, space):
         """From hooks.py, in the scheduler's thread."""

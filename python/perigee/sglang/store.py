@@ -68,13 +68,23 @@ class Store:
         self.counts = Counts()
         self.stopped = ""  # why nothing is kept any more
         self._fetches = True  # the Manager asks and restores in one exchange
-        self._gets, self._lock = 0, threading.Lock()
+        self._calls, self._lock = 0, threading.Lock()
         self._owed = collections.deque(maxlen=MOST_OWED)  # (session, lease)
 
     @property
-    def getting(self):
-        """Whether some get has not returned: the memory that it was given may still be written to."""
-        return self._gets > 0
+    def busy(self):
+        """Whether some question or get has not returned: a thread is in it, and the memory that a get was given may still be written to."""
+        return self._calls > 0
+
+    @contextlib.contextmanager
+    def _call(self):
+        with self._lock:
+            self._calls += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._calls -= 1
 
     @contextlib.contextmanager
     def _session(self, lane):
@@ -109,7 +119,7 @@ class Store:
         if total == 0:
             return out
         try:
-            with self._session(QUERIES) as s:
+            with self._call(), self._session(QUERIES) as s:
                 for i, (group, names) in enumerate(wants):
                     for first in range(0, len(names), MOST_NAMES):
                         a = s.query([(group, names[first:first + MOST_NAMES])], mode=client.DISCOVER, wait=self._wait)
@@ -127,13 +137,8 @@ class Store:
         """Copies pages to their places: a flag each. The flags are true up to the first page that was not to be had, and all of them are false if whole is
         asked for and any page was not. What lies in places whose flag is false is anything. names is a list, or joined."""
         n = len(places)
-        with self._lock:
-            self._gets += 1
-        try:
+        with self._call():
             done = self._get(group, names, places, whole)
-        finally:
-            with self._lock:
-                self._gets -= 1
         self.counts.add(restored=done, missing=n - done)
         return [True] * done + [False] * (n - done)
 
