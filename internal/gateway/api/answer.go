@@ -150,6 +150,7 @@ func (c *call) copyPart(l *leg, resp *http.Response, sniff *sse.Sniffer) (left b
 		now := time.Now()
 		c.ttft = now.Sub(c.started)
 		l.guard.Prefilled(now)
+		c.s.Registry.Answers(l.ticket)
 		l.span.FirstByte(now)
 		c.s.Metrics.TTFT.WithLabelValues(c.model.ID).Observe(c.ttft.Seconds())
 	}

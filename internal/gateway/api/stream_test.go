@@ -35,6 +35,47 @@ func (r *rig) open(ctx context.Context, text string) (*http.Response, error) {
 	return r.client.Do(r.request(ctx, "POST", chatPath, text, "Authorization", "Bearer k"))
 }
 
+// TestProbeIsAStream: an engine that has begun to answer its probe is there for others at once, however long that answer takes; one that has not, when another
+// cool-down has passed.
+func TestProbeIsAStream(t *testing.T) {
+	for _, begins := range []bool{true, false} {
+		bubble(t, rigOptions{Settings: func(s *Settings) { s.StreamIdle = time.Hour }}, func(t *testing.T, r *rig) {
+			e := r.engines[0]
+			e.handler = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }
+			for range 3 {
+				r.post(chatPath, chatBody)
+			}
+			r.wantError(r.post(chatPath, chatBody), 503, "no_healthy_workers")
+			r.pass(30 * time.Second)
+			end := make(chan struct{})
+			e.handler = func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "text/event-stream")
+				if begins {
+					_, _ = io.WriteString(w, "data: {}\n\n")
+				}
+				_ = http.NewResponseController(w).Flush()
+				<-end
+			}
+			resp, err := r.open(t.Context(), streamed(chatBody))
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			e.handler = nil
+			if a := r.post(chatPath, chatBody); begins == (a.status != 200) {
+				t.Errorf("with the probe's answer begun %v: %d", begins, a.status)
+			}
+			r.pass(30 * time.Second)
+			if a := r.post(chatPath, chatBody); a.status != 200 {
+				t.Errorf("with the probe's answer begun %v, after another cool-down: %d", begins, a.status)
+			}
+			close(end)
+			_, _ = io.Copy(io.Discard, resp.Body)
+			_ = resp.Body.Close()
+		})
+	}
+}
+
 // TestStreamIsFlushed: the client has each part before the engine sends the next one, the head before any.
 func TestStreamIsFlushed(t *testing.T) {
 	for _, contentType := range []string{"text/event-stream", "application/x-ndjson"} {

@@ -48,7 +48,7 @@ func (s BreakerState) String() string {
 type BreakerConfig struct {
 	// Threshold is how many failures in a row open it. Default 3: one is chance and two may be one event seen twice.
 	Threshold int
-	// CoolDown is how long it stays open before one probe is let through. Default 30 s, sgl-router's.
+	// CoolDown is how long it stays open before one probe is let through, and how long a probe may take before another is. Default 30 s, sgl-router's.
 	CoolDown time.Duration
 	// Floor is the share of a group's engines below which open breakers stop counting: see [Set.Fill]. Default 0.5; negative: never.
 	//
@@ -78,7 +78,8 @@ func (c BreakerConfig) withDefaults() BreakerConfig {
 //	   └───────── success, neutral ──────────┼──────────────────────────────────────────────────┤
 //	                                         └──────────────────── failure ────────────────────┘
 //
-// A cancelled probe leaves it half-open without a probe, so that the next dispatch claims one. The streak is not zeroed on
+// A cancelled probe leaves it half-open without a probe, so that the next dispatch claims one; so does one that has taken as long as a cool-down, since an answer may
+// take minutes, and nobody else gets one from the engine meanwhile. A probe whose answer has begun well closes it. The streak is not zeroed on
 // opening: one failure half-open opens it again. Dispatches from before the opening end late: their failure while it is open
 // changes nothing but whether somebody was there, and their success closes it from any state, since the engine has just answered. Everything but state and streak is guarded by the registry's mutex.
 type breaker struct {
@@ -87,6 +88,7 @@ type breaker struct {
 	gone     bool          // nobody was there at the last failure
 	openedAt time.Time
 	probe    uint64                // generation of the probe that is out; 0: none
+	probedAt time.Time             // when it was claimed
 	probes   uint64                // generations handed out
 	returns  [maxReturns]time.Time // when a cool-down was ended early, the last ones
 	returned uint64                // how many were
@@ -108,7 +110,7 @@ func (b *breaker) admits(now time.Time, c BreakerConfig) bool {
 	case Open:
 		return now.Sub(b.openedAt) >= c.CoolDown
 	default:
-		return b.probe == 0
+		return b.probe == 0 || now.Sub(b.probedAt) >= c.CoolDown
 	}
 }
 
@@ -121,7 +123,7 @@ func (b *breaker) claim(now time.Time, c BreakerConfig) (probe uint64, ok bool) 
 	}
 	b.state.Store(uint32(HalfOpen))
 	b.probes++
-	b.probe = b.probes
+	b.probe, b.probedAt = b.probes, now
 	return b.probe, true
 }
 

@@ -27,6 +27,7 @@ type naiveBreaker struct {
 	openSince *time.Time
 	probing   bool
 	probe     *naiveTicket
+	probedAt  time.Time
 	gone      bool
 }
 
@@ -40,7 +41,7 @@ func (b *naiveBreaker) admits(now time.Time) bool {
 		return true
 	}
 	if b.probing {
-		return b.probe == nil
+		return b.probe == nil || now.Sub(b.probedAt) >= config.CoolDown
 	}
 	return now.Sub(*b.openSince) >= config.CoolDown
 }
@@ -61,7 +62,7 @@ func (b *naiveBreaker) claim(now time.Time) *naiveTicket {
 	}
 	t := &naiveTicket{breaker: b}
 	if b.openSince != nil {
-		b.probing, b.probe = true, t
+		b.probing, b.probe, b.probedAt = true, t, now
 	}
 	return t
 }
@@ -248,6 +249,13 @@ func (f *fleetPair) step(t *testing.T, rng *rand.Rand) {
 		}
 		i := rng.IntN(len(f.tickets))
 		ticket := f.tickets[i]
+		if rng.IntN(4) == 0 { // its answer begins
+			if ticket.breaker.probe == ticket {
+				*ticket.breaker = naiveBreaker{}
+			}
+			f.reg.Answers(ticket.real)
+			return
+		}
 		f.tickets = slices.Delete(f.tickets, i, i+1)
 		o := []fleet.Outcome{fleet.Failure, fleet.Failure, fleet.Failure, fleet.Absent, fleet.Success, fleet.Neutral, fleet.Cancelled}[rng.IntN(7)]
 		ticket.breaker.done(ticket, o, f.now)

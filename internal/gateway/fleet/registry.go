@@ -129,6 +129,22 @@ func (r *Registry) Done(t Ticket, o Outcome, now time.Time) {
 	}
 }
 
+// Answers says that the engine has begun to answer a claimed dispatch, and well. A probe has then found out what it is for: an answer may go on for minutes, and the
+// engine is there for others meanwhile. [Registry.Done] says how it ended all the same.
+func (r *Registry) Answers(t Ticket) {
+	if t.probe == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	b := t.worker.breaker
+	if t.probe != b.probe {
+		return // it was overtaken by a failure, or by another probe
+	}
+	b.close()
+	r.view.Load().markLocked(t.worker.slot, b)
+}
+
 // Breaker returns the state of the worker's breaker and its failures in a row.
 func (r *Registry) Breaker(w *Worker) (BreakerState, int) {
 	return w.breaker.get(), int(w.breaker.streak.Load())

@@ -31,7 +31,7 @@ var outcomes = map[string]fleet.Outcome{
 
 // do runs one command, of fleettest.World or of these:
 //
-//	claim ID TICKET · claim-anyway ID TICKET · missed ID · done TICKET OUTCOME · breaker ID · returned ID
+//	claim ID TICKET · claim-anyway ID TICKET · missed ID · answers TICKET · done TICKET OUTCOME · breaker ID · returned ID
 //	view                      hold the present view, and print it
 //	keep ID NAME              remember the worker that the id has now
 //	worker NAME               what is known of a kept worker
@@ -53,6 +53,12 @@ func (w *world) do(c *script.Command) bool {
 		w.tickets[ticket] = w.Reg.ClaimAnyway(w.Workers[id], w.Now)
 	case "missed":
 		w.Reg.Missed(c.Word())
+	case "answers":
+		t, claimed := w.tickets[c.Word()]
+		if !claimed {
+			c.Fatalf("no such ticket")
+		}
+		w.Reg.Answers(t)
 	case "done":
 		ticket, outcome := c.Word(), c.Word()
 		o, known := outcomes[outcome]
