@@ -32,7 +32,7 @@ func shakeOne(t *testing.T, cuts string, test func(t *testing.T, c net.Conn)) {
 	cert, client := script.Certificate(t)
 	synctest.Test(t, func(t *testing.T) {
 		ln := newPipes()
-		r := newRig(t, ln, kind{tls.VersionTLS13, cert, client}.options(echo))
+		r := newRig(t, ln, kind{version: tls.VersionTLS13, cert: cert, client: client}.options(echo))
 		c := ln.dial()
 		test(t, c)
 		_ = c.Close()
@@ -164,7 +164,7 @@ func TestShutdownWithinHandshake(t *testing.T) {
 	cert, client := script.Certificate(t)
 	synctest.Test(t, func(t *testing.T) {
 		ln := newPipes()
-		r := newRig(t, ln, kind{tls.VersionTLS13, cert, client}.options(echo))
+		r := newRig(t, ln, kind{version: tls.VersionTLS13, cert: cert, client: client}.options(echo))
 		c := ln.dial()
 		synctest.Wait()
 		began := time.Now()

@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"bytes"
 	"crypto/tls"
 	"net"
 	"net/http"
@@ -14,6 +15,7 @@ type kind struct {
 	version uint16 // 0: plain
 	cert    tls.Certificate
 	client  *tls.Config
+	secrets bytes.Buffer // what a client's connections have agreed on, if they may be forged
 }
 
 // onEach runs a test over each kind of connection.
@@ -23,7 +25,7 @@ func onEach(t *testing.T, test func(t *testing.T, k kind)) {
 		t.Run(name, func(t *testing.T) {
 			own := client.Clone()
 			own.MinVersion, own.MaxVersion = version, version
-			test(t, kind{version, cert, own})
+			test(t, kind{version: version, cert: cert, client: own})
 		})
 	}
 }

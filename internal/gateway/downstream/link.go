@@ -148,6 +148,9 @@ func (l *link) flush() error {
 }
 
 // send writes, and takes down whether that failed. It is for who holds mu.
+//
+// What is not gathered is no answer: it is what a *tls.Conn has to say of what it reads, other keys that a client wanted above all. For that nobody waits, and no
+// time-out would end the wait: a client that wants them time and again, and reads nothing, would hold its connection for as long as it likes.
 func (l *link) send(p []byte) {
 	if l.broken != nil {
 		return
@@ -155,7 +158,7 @@ func (l *link) send(p []byte) {
 	l.vec[0] = p
 	l.rest = l.vec[:]
 	var err error
-	if l.parting {
+	if l.parting || !l.gathers && l.raw != nil {
 		err = l.sendLast()
 	} else {
 		err = l.sendAll()

@@ -17,6 +17,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -289,6 +290,13 @@ func expand(t *testing.T, secret []byte, label string, n int) []byte {
 
 func (f *forger) send(t *testing.T, kind byte, content []byte) {
 	t.Helper()
+	if err := f.try(t, kind, content); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (f *forger) try(t *testing.T, kind byte, content []byte) error {
+	t.Helper()
 	block, err := aes.NewCipher(expand(t, f.secret, "key", 16))
 	if err != nil {
 		t.Fatal(err)
@@ -304,26 +312,57 @@ func (f *forger) send(t *testing.T, kind byte, content []byte) {
 	f.seq++
 	inner := append(bytes.Clone(content), kind)
 	head := []byte{23, 3, 3, 0, byte(len(inner) + 16)}
-	if _, err := f.raw.Write(aead.Seal(head, nonce, inner, head)); err != nil {
+	_, err = f.raw.Write(aead.Seal(head, nonce, inner, head))
+	return err
+}
+
+// forgeable has the client's connections begin so that [kind.forge] can go on with them.
+func (k *kind) forgeable(t *testing.T) {
+	if k.version != tls.VersionTLS13 {
+		t.Skip("there is no such thing")
+	}
+	k.client.KeyLogWriter = &k.secrets
+	k.client.CurvePreferences = []tls.CurveID{tls.X25519}
+}
+
+// forge shakes hands, and goes on in the client's place.
+func (k *kind) forge(t *testing.T, c net.Conn) *forger {
+	t.Helper()
+	if err := c.(*tls.Conn).Handshake(); err != nil {
 		t.Fatal(err)
 	}
+	if suite := c.(*tls.Conn).ConnectionState().CipherSuite; suite != tls.TLS_AES_128_GCM_SHA256 {
+		t.Skip("another cipher: ", tls.CipherSuiteName(suite))
+	}
+	_, line, _ := strings.Cut(k.secrets.String(), "CLIENT_TRAFFIC_SECRET_0 ")
+	text, _, _ := strings.Cut(strings.TrimSpace(strings.Fields(line)[1]), "\n")
+	f := &forger{raw: below(c)}
+	var err error
+	if f.secret, err = hex.DecodeString(text); err != nil {
+		t.Fatal(err)
+	}
+	return f
 }
 
 // update changes the keys, and asks for the same.
 func (f *forger) update(t *testing.T) {
-	f.send(t, 22, []byte{24, 0, 0, 1, 1})
+	t.Helper()
+	if err := f.tryUpdate(t); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (f *forger) tryUpdate(t *testing.T) error {
+	t.Helper()
+	err := f.try(t, 22, []byte{24, 0, 0, 1, 1})
 	f.secret, f.seq = expand(t, f.secret, "traffic upd", 32), 0
+	return err
 }
 
 // TestKeyUpdate: other keys while a handler works are no leave, what is sent with them is read, and so is a goodbye.
 func TestKeyUpdate(t *testing.T) {
 	onTLS(t, func(t *testing.T, k kind) {
-		if k.version != tls.VersionTLS13 {
-			t.Skip("there is no such thing")
-		}
-		var secrets bytes.Buffer
-		k.client.KeyLogWriter = &secrets
-		k.client.CurvePreferences = []tls.CurveID{tls.X25519}
+		k.forgeable(t)
 		under, finish := make(chan struct{}), make(chan struct{})
 		r := k.rig(t, func(w http.ResponseWriter, q *http.Request) {
 			under <- struct{}{}
@@ -338,19 +377,7 @@ func TestKeyUpdate(t *testing.T) {
 		defer r.end()
 		c := r.dial()
 		defer func() { _ = c.Close() }()
-		if err := c.(*tls.Conn).Handshake(); err != nil {
-			t.Fatal(err)
-		}
-		if suite := c.(*tls.Conn).ConnectionState().CipherSuite; suite != tls.TLS_AES_128_GCM_SHA256 {
-			t.Skip("another cipher: ", tls.CipherSuiteName(suite))
-		}
-		_, line, _ := strings.Cut(secrets.String(), "CLIENT_TRAFFIC_SECRET_0 ")
-		text, _, _ := strings.Cut(strings.TrimSpace(strings.Fields(line)[1]), "\n")
-		f := &forger{raw: below(c)}
-		var err error
-		if f.secret, err = hex.DecodeString(text); err != nil {
-			t.Fatal(err)
-		}
+		f := k.forge(t, c)
 		in := bufio.NewReader(c)
 		const data, alert = 23, 21
 		for i := range 3 {
@@ -376,6 +403,51 @@ func TestKeyUpdate(t *testing.T) {
 		f.send(t, alert, []byte{1, 0}) // close_notify
 		<-under
 	})
+}
+
+// TestKeyUpdatesUnread: a client that wants other keys again and again, and does not read that it gets them, is not waited for: its connection ends.
+func TestKeyUpdatesUnread(t *testing.T) {
+	onTLS(t, func(t *testing.T, k kind) {
+		if runtime.GOOS != "linux" {
+			t.Skip("its head's time-out ends it")
+		}
+		k.forgeable(t)
+		o := k.options(func(http.ResponseWriter, *http.Request) {})
+		o.HeaderTimeout = time.Hour // it must not end by that
+		r := newRig(t, narrow{listen(t)}, o)
+		r.kind = k
+		defer r.end()
+		c := r.dial()
+		defer func() { _ = c.Close() }()
+		if err := below(c).(*net.TCPConn).SetReadBuffer(64 << 10); err != nil {
+			t.Fatal(err)
+		}
+		f := k.forge(t, c)
+		const data = 23
+		_ = f.raw.SetWriteDeadline(time.Now().Add(20 * time.Second))
+		f.send(t, data, []byte("GET / HTTP/1.1\r\nHost: x\r\nA: "))
+		var err error
+		for i := 0; err == nil; i++ {
+			err = f.tryUpdate(t)
+			if err == nil && i%12 == 0 { // a *tls.Conn takes sixteen records in a row that say nothing
+				err = f.try(t, data, []byte("a"))
+			}
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) { // all buffers on the way are full: nobody reads
+			t.Error(err)
+		}
+	})
+}
+
+// narrow is a listener whose connections hold little that was not read.
+type narrow struct{ net.Listener }
+
+func (l narrow) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		err = c.(*net.TCPConn).SetWriteBuffer(4 << 10)
+	}
+	return c, err
 }
 
 // TestSecureAllocs holds how often a request over TLS allocates: beside what a plain one does, a *tls.Conn makes 24 bytes each time that it looks for a
