@@ -148,18 +148,33 @@ func (c *Conn) writeOut(out []byte, files []attached) error {
 			}
 			at = f.at
 		}
-		fds := make([]int, len(f.files))
-		for i, file := range f.files {
-			fds[i] = int(file.Fd())
-		}
 		// The descriptors go with the frame's first bytes.
-		n, _, err := c.uc.WriteMsgUnix(out[at:at+wire.HeaderSize], unix.UnixRights(fds...), nil)
+		err := withFDs(f.files, nil, func(fds []int) error {
+			n, _, err := c.uc.WriteMsgUnix(out[at:at+wire.HeaderSize], unix.UnixRights(fds...), nil)
+			at += n
+			return err
+		})
 		if err != nil {
 			return err
 		}
-		at += n
 	}
 	_, err := c.uc.Write(out[at:])
+	return err
+}
+
+// withFDs calls do with the files' descriptors, which are theirs until it returns: the number of a file that is closed meanwhile would be another's, and the peer
+// would get that. It fails for one that is closed.
+func withFDs(files []*os.File, fds []int, do func(fds []int) error) error {
+	if len(files) == 0 {
+		return do(fds)
+	}
+	raw, err := files[0].SyscallConn()
+	if err != nil {
+		return err
+	}
+	if closed := raw.Control(func(fd uintptr) { err = withFDs(files[1:], append(fds, int(fd)), do) }); closed != nil {
+		return closed
+	}
 	return err
 }
 

@@ -125,3 +125,31 @@ func pair(t *testing.T) (a, b *net.UnixConn) {
 	}
 	return ends[0], ends[1]
 }
+
+// TestDescriptorsThatAreClosed: a descriptor that is being sent stays what it is though its file is closed meanwhile, and one that is closed before is not sent.
+func TestDescriptorsThatAreClosed(t *testing.T) {
+	file := func() *os.File {
+		fd, err := unix.MemfdCreate("sent", unix.MFD_CLOEXEC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return os.NewFile(uintptr(fd), "sent")
+	}
+	a, b := file(), file()
+	defer b.Close()
+	open := func(fd int) bool { _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); return err == nil }
+	var sent []int
+	err := withFDs([]*os.File{a, b}, nil, func(fds []int) error {
+		a.Close()
+		if sent = fds; !open(fds[0]) || !open(fds[1]) {
+			t.Error("closed while it is sent")
+		}
+		return nil
+	})
+	if err != nil || len(sent) != 2 || open(sent[0]) {
+		t.Errorf("%v: %v, and the first is still open", err, sent)
+	}
+	if withFDs([]*os.File{b, a}, nil, func([]int) error { t.Error("a closed one is sent"); return nil }) == nil {
+		t.Error("a closed one is no error")
+	}
+}

@@ -6,7 +6,7 @@ import "slices"
 // client that makes them up is stopped here, and at half of them, so that one alone does not keep out the others. One is in use while a session, an arena, a block, a query or a copy below memory refers to it.
 const maxNames = 1024
 
-// sweepEvery is how often, at most, names that are in use no more are looked for when there is no room for another: the look goes over all blocks.
+// sweepEvery is how often, at most, names that are in use no more are looked for when there is no room for another: of namespaces the look goes over all blocks.
 const sweepEvery = Time(1e9)
 
 // spaceOf returns the number of a namespace, and makes one for a new name while there is room for it.
@@ -121,11 +121,8 @@ func (c *Core) sweepScopes() bool {
 	for _, r := range c.readByID {
 		used[r.acct.scope] = true
 	}
-	for p := range c.books.All() {
-		used[c.books.ScopeOf(p)] = true
-	}
 	for id, i := range c.scopes {
-		if !used[i] {
+		if !used[i] && c.books.ScopeResident(i) == 0 {
 			if t := &c.scopeList[i]; t.by != nil {
 				t.by.scopes--
 			}

@@ -222,6 +222,39 @@ func TestClosedWhenLost(t *testing.T) {
 	m.dial()
 }
 
+// TestTakeThatPanics: a restore ends when the caller's function panics, or ends its goroutine, and the session is good for the next; else it would be closed when the
+// Manager's patience is over.
+func TestTakeThatPanics(t *testing.T) {
+	m := begin(t)
+	s := m.dial()
+	if _, err := publish(s, prompt(1, 0, 8)); err != nil {
+		t.Fatal(err)
+	}
+	for how, f := range map[string]func(){"panic": func() { panic("of the caller's") }, "Goexit": runtime.Goexit} {
+		for _, to := range []bool{false, true} {
+			a, err := s.Query(t.Context(), query(1, 8))
+			if err != nil || a.Lease == nil {
+				t.Fatalf("%+v, %v", a, err)
+			}
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				defer func() { recover() }()
+				if to {
+					s.RestoreTo(t.Context(), a.Lease, 0, func(int, int) ([]byte, error) { f(); return nil, nil })
+					return
+				}
+				s.Restore(t.Context(), a.Lease, 0, func(int, []byte) error { f(); return nil })
+			}()
+			<-done
+			m.until("nothing is leased after a "+how, func(st Status) bool { return st.Usage.Leased == 0 })
+		}
+	}
+	if n, err := restore(s, 1, 8); n != 8 || err != nil {
+		t.Errorf("restored %d: %v", n, err)
+	}
+}
+
 // TestWriteThatPanics: a caller's function that panics, or ends its goroutine, leaves no goroutine behind and nothing granted, and the session is good for
 // the same publish.
 func TestWriteThatPanics(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 
 // Restore copies a consumer's pages: each is shown to take, in the order of the query's blocks, all parts of a block together if there is one
 // consumer. The bytes are good during the call of take only, and are not to be written. It returns nil if all consumers have all of
-// their pages; after any error none of them may be used. An error of take ends the restore and is returned.
+// their pages; after any error none of them may be used. An error of take ends the restore and is returned; a panic of it ends it, and goes on.
 //
 // Pages come as the Manager has verified them, so that copying the one hides the verifying of the next. What their publisher's process writes into one between
 // that look and take is not found: RestoreTo compares what it has copied.
@@ -75,11 +75,19 @@ func (s *Session) restore(ctx context.Context, l *Lease, consumer uint32, start 
 		return err
 	}
 	defer s.query.forget(c)
+	end := &wire.Copied{Lease: l.ID, Consumer: consumer}
+	away := true
+	defer func() {
+		if away { // the caller's function has panicked, or has ended its goroutine: who recovers keeps the session
+			end.Outcome = core.Failed
+			s.query.say(c.ref, end)
+		}
+	}()
 	started, err := s.copyPages(ctx, c, take)
+	away = false
 	if !started {
 		return s.lost(err)
 	}
-	end := &wire.Copied{Lease: l.ID, Consumer: consumer}
 	if err != nil {
 		end.Outcome = core.Failed
 	}
