@@ -523,6 +523,12 @@ class Fingerprints(unittest.TestCase):
         self.assertEqual((self.reads(), self.reads()), (3, 0))
         self.assertEqual(self.file.stat().st_mode & 0o777, 0o600)
 
+    def test_what_is_no_file(self):
+        """A pipe would be waited for, and nothing read from it has an end."""
+        os.mkfifo(self.model / "pipe.json")
+        with self.assertRaisesRegex(ValueError, "pipe.json is no regular file"):
+            fingerprint.of_path(self.model)
+
     def test_a_file_that_has_changed(self):
         self.reads()
         (self.model / "1.safetensors").write_bytes(b"\7" * 100)

@@ -1248,6 +1248,29 @@ class Brokering(unittest.TestCase):
             self.assertTrue(b._thread.is_alive(), f"the broker's thread has ended: {what}")
             self.assertLess(time.monotonic(), end, f"never: {what}: {b.credentials}, {b.open} open, {b.sessions} sessions")
 
+    def test_sessions_that_do_not_last(self):
+        """Those that are lost at once are tried ever more slowly, as a Manager that is not there; one that has lasted is another matter."""
+        for clock, want in ((Clock(), [0.1, 0.2, 0.4, 0.8]), (itertools.count(0, 100).__next__, [0.1] * 4)):
+            pauses = []
+
+            class Ended(threading.Event):
+                def wait(self, timeout=None):
+                    pauses.append(timeout)
+                    if len(pauses) == 4:
+                        self.set()
+
+            sessions = []
+
+            def register():
+                sessions.append(FakeSession())
+                sessions[-1].poll = unittest.mock.Mock(side_effect=client.Lost("the end"))
+                return sessions[-1]
+
+            with unittest.mock.patch.object(brokering.Broker, "_wait", lambda *_: False), unittest.mock.patch.object(brokering, "threading", types.SimpleNamespace(Event=Ended, Thread=threading.Thread, Lock=threading.Lock)):
+                b = brokering.Broker(register, 1, Log(), 0.25, clock=clock, keeper=keeper.Keeper())
+                b._thread.join()
+            self.assertEqual((pauses, [s.closed for s in sessions]), (want, [1] * 4))
+
     def test_each_question_is_counted_down_once(self):
         """The session is lost as a question is sent, or in the midst of the answers: none stays open, and what was answered stays so."""
         for where in ("ask", "answer"):

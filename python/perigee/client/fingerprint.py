@@ -95,13 +95,15 @@ def _walk(root):
     found = []
 
     def directory(path, rel, ancestors):
-        if path.stat().st_ino in ancestors or len(ancestors) > _DEPTH:
+        s = path.stat()
+        here = s.st_dev, s.st_ino
+        if here in ancestors or len(ancestors) > _DEPTH:
             raise ValueError(f"{path}: a directory inside itself, or too deep")
         for entry in path.iterdir():
             if entry.name.startswith("."):
                 continue
             if entry.is_dir():
-                directory(entry, rel + os.fsencode(entry.name) + b"/", ancestors | {path.stat().st_ino})
+                directory(entry, rel + os.fsencode(entry.name) + b"/", ancestors | {here})
             elif entry.suffix in EXTENSIONS:
                 found.append((rel + os.fsencode(entry.name), entry, _identity(entry)))
 
@@ -115,7 +117,10 @@ def _walk(root):
 
 
 def _identity(path):
-    return _as_known(path.stat())
+    s = path.stat()
+    if not stat.S_ISREG(s.st_mode):  # a pipe would be waited for, and a device read for ever
+        raise ValueError(f"{path} is no regular file")
+    return _as_known(s)
 
 
 def _as_known(s):

@@ -26,6 +26,8 @@ MOST_OPEN = 128
 # A Manager that is not there is tried again after this long, doubled each time up to the second figure: a restart is seen within a
 # moment, and a machine without a Manager pays a failed connect() a few times a minute.
 FIRST_RETRY_S, LAST_RETRY_S = 0.1, 5.0
+# A session that was lost sooner than this has not ended the failures before it: one that a rank cannot join, say, is lost as soon as it is there.
+LASTED_S = 1.0
 
 
 class Query:
@@ -113,10 +115,9 @@ class Broker:
             if self._halted:
                 self._rest()
                 continue
-            member, renewals = None, self._renewals  # before it registers: what changes meanwhile is seen
+            member, renewals, began = None, self._renewals, self._clock()  # before it registers: what changes meanwhile is seen
             try:
                 member = self._keeper.hold(session := self._register())
-                retry = FIRST_RETRY_S
                 self._begin(session, renewals)
                 self._serve(session, renewals)
             except fingerprint.Changed as e:
@@ -124,6 +125,8 @@ class Broker:
                 self._log.warning("Perigee: nothing is stored or restored until the engine is started again: %s (model_content would say what the model is)", e)
             except Exception as e:
                 known = isinstance(e, (client.PerigeeError, OSError))
+                if member is not None and self._clock() - began >= LASTED_S:
+                    retry = FIRST_RETRY_S
                 if member is not None or retry == FIRST_RETRY_S:
                     self._log.warning("Perigee: no Cache Manager, so everything is computed: %s", e, exc_info=None if known else e)
                 self._lost(member)
