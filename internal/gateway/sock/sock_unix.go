@@ -79,8 +79,12 @@ type Writer struct {
 	n    uint // writes so far
 }
 
-// Of makes it the connection's.
-func (w *Writer) Of(raw syscall.RawConn) { w.raw, w.try = raw, w.step }
+// Of makes it the connection's, of which it has written all for the one before; nil: nobody's.
+func (w *Writer) Of(raw syscall.RawConn) {
+	if w.raw = raw; w.try == nil {
+		w.try = w.step
+	}
+}
 
 // OnWait has f called each time before a write waits until the system takes more. It may set the connection's time-out.
 func (w *Writer) OnWait(f func()) { w.wait = f }

@@ -31,25 +31,21 @@ type conn struct {
 	t      *Transport
 	key    place
 	raw    syscall.RawConn // nil where there is none
-	in     *input
-	head   []byte        // of the request; its memory is used again
-	parts  [][]byte      // head and body, taken out as they are written; likewise
-	rest   net.Buffers   // of parts
-	bare   sock.Writer   // if in.bare is set
-	listen func(uintptr) // finds out whether it is silent; made once
+	in     input
+	out    *outgoing          // nil: nothing is to be written
+	listen func(uintptr)      // finds out whether it is silent; made once
+	ask    func(uintptr) bool // tryAsk, made once
+
 	silent bool
+	asked  bool  // the request was written, as far as it can be at once
+	stale  bool  // it was not: the connection is not as an idle one should be
+	whole  bool  // all of it was written
+	hasty  bool  // a write's time-out is set, and may have passed
+	fault  error // what writing met
 
-	ask   func(uintptr) bool // tryAsk, made once
-	asked bool               // the request was written, as far as it can be at once
-	stale bool               // it was not: the connection is not as an idle one should be
-	whole bool               // all of it was written
-	fault error              // what writing met
-
-	hasty bool                   // a write's time-out is set, and may have passed
-	trace *httptrace.ClientTrace // of the request at hand; nil: nobody's
-
-	served int       // answers read to their end
-	idleAt time.Time // when it was put aside
+	trace  *httptrace.ClientTrace // of the request at hand; nil: nobody's
+	served int                    // answers read to their end
+	idleAt time.Duration          // when it was put aside, on the transport's clock
 
 	hung    ender       // the request's context, which tells of its end by Ended; nil: there is none, or by stop
 	stop    func() bool // takes a context of another kind off; nil: there is none
@@ -57,7 +53,8 @@ type conn struct {
 }
 
 func newConn(t *Transport, nc net.Conn, key place) *conn {
-	c := &conn{Conn: nc, t: t, key: key, in: newInput(nc)}
+	c := &conn{Conn: nc, t: t, key: key}
+	c.in.of(nc)
 	below := nc
 	if tc, ok := nc.(*tls.Conn); ok {
 		below = tc.NetConn() // what the engine sends while nobody asks, a farewell above all, shows there too
@@ -66,9 +63,6 @@ func newConn(t *Transport, nc net.Conn, key place) *conn {
 		if raw, err := sc.SyscallConn(); err == nil {
 			c.raw = raw
 		}
-	}
-	if c.in.bare != nil {
-		c.bare.Of(c.in.bare)
 	}
 	c.ask = c.tryAsk
 	c.listen = func(fd uintptr) { c.silent = sock.Quiet(fd) }
@@ -126,6 +120,15 @@ func (c *conn) discard() {
 		<-c.written
 		c.written = nil
 	}
+	c.sent()
+}
+
+// sent gives back what the request was sent with. There is no writer any more.
+func (c *conn) sent() {
+	if c.out != nil {
+		c.out.done()
+		c.out = nil
+	}
 }
 
 // release puts the connection aside if it can serve again, else it ends it.
@@ -138,6 +141,7 @@ func (c *conn) release(keep bool) {
 		case err := <-c.written:
 			keep = keep && err == nil
 			c.written = nil
+			c.sent()
 		case <-time.After(writePatience): // a writer that is done may still be about to say so
 			keep = false // answered before it was asked in full
 		}
@@ -157,15 +161,19 @@ var errStale = errors.New("the idle connection has ended")
 // exchange writes the request and reads the answer's head.
 func (c *conn) exchange(req *http.Request, pieces [][]byte) (*http.Response, error) {
 	var err error
-	if c.head, err = appendHead(c.head[:0], req); err != nil {
+	c.out = takeOutgoing(c.in.bare)
+	if c.out.head, err = appendHead(c.out.head[:0], req); err != nil {
 		return nil, &Error{Stage: Refused, Err: err}
 	}
-	c.parts = append(append(c.parts[:0], c.head), pieces...)
-	c.rest = c.parts
+	c.out.parts = append(append(c.out.parts[:0], c.out.head), pieces...)
+	c.out.rest = c.out.parts
 	if c.in.bare != nil {
 		err = c.askBare()
 	} else {
 		err = c.write(c.small(pieces))
+	}
+	if c.written == nil {
+		c.sent()
 	}
 	// An engine that refuses a body closes its side while we write; its answer may be here all the same.
 	if _, heard := errors.AsType[*Error](err); err != nil && (heard || errors.Is(err, errStale) || !c.answerWaits()) {
@@ -215,7 +223,7 @@ func (c *conn) tryAsk(fd uintptr) bool {
 		c.stale = true
 		return true
 	}
-	c.whole, c.fault = c.bare.Now(fd, &c.rest)
+	c.whole, c.fault = c.out.bare.Now(fd, &c.out.rest)
 	if !c.whole {
 		return true
 	}
@@ -259,9 +267,9 @@ func (c *conn) writeNow(small bool) (whole bool, err error) {
 // writeRest writes what is left of the parts.
 func (c *conn) writeRest() error {
 	if c.in.bare != nil {
-		return c.bare.Write(&c.rest)
+		return c.out.bare.Write(&c.out.rest)
 	}
-	_, err := c.rest.WriteTo(c.Conn)
+	_, err := c.out.rest.WriteTo(c.Conn)
 	return err
 }
 
@@ -276,7 +284,7 @@ func (c *conn) patience(until time.Time) error {
 
 // small tells whether head and body need no time-out.
 func (c *conn) small(pieces [][]byte) bool {
-	n := len(c.head)
+	n := len(c.out.head)
 	for _, p := range pieces {
 		n += len(p)
 	}

@@ -66,7 +66,7 @@ func FuzzChunks(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte, size uint8) {
 		read := func(buf int) ([]byte, error) {
-			c := &conn{t: &Transport{o: Options{MaxHead: 1 << 10}}, in: &input{br: bufio.NewReaderSize(bytes.NewReader(data), 16), fd: -1}}
+			c := &conn{t: &Transport{o: Options{MaxHead: 1 << 10}}, in: input{br: bufio.NewReaderSize(bytes.NewReader(data), 16), fd: -1}}
 			b := &body{c: c, kind: bodyChunked}
 			var out bytes.Buffer
 			p := make([]byte, buf)

@@ -25,10 +25,9 @@ type input struct {
 // readers are the buffers.
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, ReadBuffer) }}
 
-func newInput(nc net.Conn) *input {
-	in := &input{nc: nc, bare: sock.Raw(nc), fd: -1}
-	in.try = in.tryRead
-	return in
+// of makes it the connection's.
+func (in *input) of(nc net.Conn) {
+	in.nc, in.bare, in.fd, in.try = nc, sock.Raw(nc), -1, in.tryRead
 }
 
 // wait returns when something is buffered, or with the error that a read would meet.

@@ -36,9 +36,10 @@ const ReadBuffer = 4 << 10
 
 // Transport keeps connections to engines and makes requests over them. Make one with [New] and Close it.
 type Transport struct {
-	o    Options
-	stop context.CancelFunc
-	wg   sync.WaitGroup
+	o     Options
+	began time.Time // of its clock
+	stop  context.CancelFunc
+	wg    sync.WaitGroup
 
 	mu struct {
 		sync.Mutex
@@ -71,7 +72,7 @@ func New(o Options) *Transport {
 		o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	t := &Transport{o: o, stop: stop}
+	t := &Transport{o: o, began: time.Now(), stop: stop}
 	t.mu.idle = map[place][]*conn{}
 	t.wg.Go(func() { t.sweep(ctx) })
 	return t
@@ -217,7 +218,7 @@ func (t *Transport) get(ctx context.Context, scheme, host string) (*conn, error)
 		if c == nil {
 			return t.dialAside(ctx, key)
 		}
-		if time.Since(c.idleAt) < t.o.IdleTimeout && (c.in.bare != nil || c.quiet()) { // bare ones are looked at when the request is written
+		if time.Since(t.began)-c.idleAt < t.o.IdleTimeout && (c.in.bare != nil || c.quiet()) { // bare ones are looked at when the request is written
 			return c, nil
 		}
 		_ = c.Close()
@@ -250,7 +251,7 @@ func (t *Transport) forget(key place) {
 
 // put keeps a connection for later, or closes it.
 func (t *Transport) put(c *conn) {
-	c.idleAt = time.Now()
+	c.idleAt = time.Since(t.began)
 	trace := c.trace
 	c.trace = nil // once it is put, it is another's
 	t.mu.Lock()
@@ -350,7 +351,7 @@ func (t *Transport) stale() (out []*conn) {
 	for key, list := range t.mu.idle {
 		kept := list[:0]
 		for _, c := range list {
-			if time.Since(c.idleAt) >= t.o.IdleTimeout || !c.quiet() {
+			if time.Since(t.began)-c.idleAt >= t.o.IdleTimeout || !c.quiet() {
 				out = append(out, c)
 			} else {
 				kept = append(kept, c)

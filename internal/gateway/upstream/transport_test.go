@@ -453,7 +453,7 @@ func TestWaitingTakesNoBuffer(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := resp.Body.(*body)
-	in, p := b.c.in, make([]byte, 100)
+	in, p := &b.c.in, make([]byte, 100)
 	for range 2 {
 		if n, err := b.Read(p); err != nil || string(p[:n]) != "data: x\n\n" {
 			t.Fatalf("%q, %v", p[:n], err)
