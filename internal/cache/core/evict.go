@@ -45,6 +45,9 @@ func (c *Core) room(n *dram.Newcomer) bool {
 func (c *Core) roomAhead(s *session, blocks []Block, scope int) int {
 	g := &s.layout[blocks[0].Group]
 	a, parts := s.arenas[g.Arena].at, len(g.PartBytes)
+	if _, _, free := c.books.Arena(a); free >= len(blocks)*parts { // whatever is there of them already
+		return len(blocks)
+	}
 	n, identity := 0, s.identity
 	for i := range blocks {
 		b := &blocks[i]
