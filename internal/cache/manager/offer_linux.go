@@ -17,10 +17,7 @@ type poolKey struct {
 	pool    uint32
 }
 
-var (
-	errMismatch = errors.New("a page is not what was sealed")
-	errNoArena  = errors.New("the arena is not there any more")
-)
+var errNoArena = errors.New("the arena is not there any more")
 
 // offerPool maps what came with the message, and asks the core whether it may stay.
 func (m *Manager) offerPool(by *asker, e *wire.OfferPool) {
