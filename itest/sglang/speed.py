@@ -31,6 +31,7 @@ import pools_check as pc  # noqa: E402
 
 from perigee.client.session import _Arena  # noqa: E402
 from perigee.sglang import store  # noqa: E402
+from perigee.sglang.lore import Space  # noqa: E402
 
 COLD = 512 << 20  # bytes of each of the two memories, many times the largest cache's
 MOST = 64 << 20  # bytes of one get, which is of at most SGLang's 128 pages
@@ -117,7 +118,8 @@ class Prompts:
         self.keys = [pc.keys_of(pc.tokens(i, n)) for i in range(sets)]
         self.sums = [checksum(pool, p, at) for at in self.places]
         self.set = []
-        for keys, at in zip(self.keys, self.places):
+        for i, (keys, at) in enumerate(zip(self.keys, self.places)):
+            b.note(keys, pc.tokens(i, n), [], Space())  # as an engine does
             began = time.perf_counter()
             assert b.batch_set_v1(keys, at) == [True] * n
             self.set.append(time.perf_counter() - began)

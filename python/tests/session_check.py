@@ -418,6 +418,42 @@ class Lying(unittest.TestCase):
             self.assertEqual((got, waits.is_set(), here.gettimeout()), (client.Fetched(1, 1, "done", "found"), True, 0.02))
 
 
+class Spinning(unittest.TestCase):
+    def test_until_something_comes_or_the_time_is_over(self):
+        """By a clock that each look moves on, with others let in between. What has come is left for receive."""
+        for name, seconds, comes, want in (("nothing comes", 5, None, 5), ("in time", 5, 2, 2), ("too late", 5, 9, 5), ("its end", 5, 0, 0), ("no time", 0, None, 0)):
+            with self.subTest(name), contextlib.ExitStack() as left:
+                ours, other = (left.enter_context(s) for s in socket.socketpair(socket.AF_UNIX))
+                link, let_in = object.__new__(wire.Link), []
+                link.sock, link.rests = ours, 0
+
+                def let():
+                    let_in.append(1)
+                    if len(let_in) == comes:
+                        other.send(b"x")
+
+                if comes == 0:
+                    other.close()
+                with unittest.mock.patch.object(wire.time, "monotonic", itertools.count().__next__), unittest.mock.patch.object(wire.os, "sched_yield", let):
+                    link.spin(seconds)
+                self.assertEqual(len(let_in), want)
+                if comes is not None and comes <= want:
+                    self.assertEqual(ours.recv(9), b"x" if comes else b"")
+                self.assertEqual(link.rests, 0)
+
+    def test_it_rests_when_others_want_the_processor(self):
+        ours, other = socket.socketpair(socket.AF_UNIX)
+        with ours, other:
+            link, looks = object.__new__(wire.Link), []
+            link.sock, link.rests = ours, 0
+            for began, after, want in ((0, 0.004, 1), (0.9, 0.9, 0), (1.1, 1.1005, 1), (1.2, 1.2005, 1)):
+                looks.clear()
+                clock = itertools.chain([began], itertools.repeat(after))
+                with unittest.mock.patch.object(wire.time, "monotonic", clock.__next__), unittest.mock.patch.object(wire.os, "sched_yield", lambda: looks.append(1)):
+                    link.spin(0.0005)
+                self.assertEqual(len(looks), want, began)
+
+
 class Loaded(unittest.TestCase):
     """Files that an engine has loaded: what was put in their place since is not taken for them."""
 

@@ -12,6 +12,7 @@ import struct
 import sys
 import threading
 import unittest
+import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
@@ -266,10 +267,11 @@ class FakeManager:
 
     def __init__(self):
         self.pages, self.spoiled, self.room, self.lost, self.leases, self.number = {}, set(), None, False, {}, 0
-        self.published, self.asked = [], 0
+        self.published, self.asked, self.spins = [], 0, []
 
-    def query(self, wants, mode=client.PREFIX, wait=0.0):
+    def query(self, wants, mode=client.PREFIX, wait=0.0, spin=0.0):
         self.asked += 1
+        self.spins.append(spin)
         if self.lost:
             raise client.Lost("on purpose")
         (group, names), = wants
@@ -345,8 +347,9 @@ class FakeManager:
 
     busy = staticmethod(lambda: False)  # a query would have to wait
 
-    def fetch(self, group, names, pages, whole=False):
+    def fetch(self, group, names, pages, whole=False, spin=0.0):
         self.asked += 1
+        self.spins.append(spin)
         if self.lost:
             raise client.Lost("on purpose")
         if self.busy():
@@ -1133,6 +1136,21 @@ class StagingMemory(unittest.TestCase):
         self.assertEqual(kept.set(0, names, [lore.UNKNOWN] * 3, s.places([4, 0, 2])), [True] * 3)
         self.assertEqual(kept.get(0, names, s.places([1, 3, 5])), [True] * 3)
         self.assertEqual([bytes(s.view(i)) for i in (1, 3, 5)], [bytes([i + 1]) * 64 for i in range(3)])
+
+    def test_answers_are_looked_for_as_long_as_they_take(self):
+        """And not at all if that is more than the setting, or if nothing is set."""
+        s, m = staging.Staging(6, 64), FakeManager()
+        m.base, keeper = s.base, FakeKeeper(m)
+        keeper.offered = True
+        names = store.names(keys_of(tokens(1, 3)))
+        for spin_s, rate, want in ((500e-6, 1e6, [150e-6, 342e-6]), (300e-6, 1e6, [150e-6, 0]), (500e-6, 1, [150e-6, 0]), (0, 1e6, [0, 0])):
+            with unittest.mock.patch.object(store, "COPIED_A_S", rate):
+                kept = store.Store(keeper, 1.0, shared=pools.Shared([s.region()]), spin_s=spin_s)
+                m.spins.clear()
+                kept.there([(0, names)])
+                kept.get(0, names, s.places([1, 3, 5]))
+                for got, expected in zip(m.spins, want, strict=True):
+                    self.assertAlmostEqual(got, expected)
 
     def test_slots(self):
         s = staging.Staging(4, 4096)

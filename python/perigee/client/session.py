@@ -5,7 +5,6 @@ import functools
 import itertools
 import mmap
 import os
-import select
 import socket
 import struct
 from typing import NamedTuple, Optional
@@ -570,15 +569,12 @@ class Session:
     def _ready(self):
         """Says that a whole frame, or the connection's end, is there to be read: without waiting."""
         link = self._query
-        if len(link.buffer) >= wire.HEADER.size:
-            return True
-        p = select.poll()  # and not select, whose descriptors are below 1024
-        p.register(link.sock, select.POLLIN)
-        return bool(p.poll(0))
+        return len(link.buffer) >= wire.HEADER.size or bool(link.something()(0))
 
-    def query(self, wants, **options):
-        """Asks and waits for the last answer."""
+    def query(self, wants, *, spin=0.0, **options):
+        """Asks and waits for the last answer. spin is as in fetch."""
         ticket = self.ask(wants, **options)
+        self._query.spin(spin)
         while True:
             a = self.answer(ticket)
             if a.outcome != LOADING:
@@ -641,11 +637,12 @@ class Session:
         return RestoredInto(good, total, outcome, whole)
 
     @_speaks
-    def fetch(self, group, names, pages, *, whole=False, scope=0, request=""):
+    def fetch(self, group, names, pages, *, whole=False, scope=0, request="", spin=0.0):
         """Has the Manager copy those of the pages that it has in memory, from the first on, into offered pools: query and restore_into in one exchange.
         names are 32 bytes each, as a list or joined; pages is as in restore_into, or Lines. With whole nothing is copied unless all are there. Returns a Fetched
         when nothing is copied any more, or None if the Manager has done nothing, since a query would have to wait. timeout applies until the
-        Manager has read the message, and then nothing but its answer or its end does. A Manager that does not know it refuses it as "unknown"."""
+        Manager has read the message, and then nothing but its answer or its end does. A Manager that does not know it refuses it as "unknown". Before it sleeps until
+        the answer comes it looks for it again and again for spin seconds, if they are given: it does without the time to wake a processor, and has this one meanwhile, unless others want it."""
         link = self._query
         raw = names if isinstance(names, (bytes, bytearray)) else b"".join(names)
         text = request.encode()
@@ -655,6 +652,7 @@ class Session:
         else:
             body = (head, raw, _packed(_pages(pages)), bytes(8))
         ref = self._send(link, wire.FETCH, b"".join(body))
+        link.spin(spin)
         frame = self._first(link, ref, wire.FETCHED, wire.BUSY)
         if frame.kind == wire.BUSY:
             return None

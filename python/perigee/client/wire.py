@@ -3,6 +3,7 @@
 import array
 import itertools
 import os
+import select
 import socket
 import struct
 import time
@@ -222,6 +223,10 @@ class Frame:
         return parse(Reader(self.payload))
 
 
+# spin that ends so much too late had to wait for others, and rests for so long. Python's threads hand the interpreter on after five milliseconds.
+_LATE_S, _REST_S = 1e-3, 1.0
+
+
 class Link:
     """One connection. send and receive raise OSError or EOFError when it has ended."""
 
@@ -230,6 +235,7 @@ class Link:
         self.sock.settimeout(timeout)
         self.epoch = self.session = self.ref = 0
         self.buffer = bytearray()
+        self.rests = 0.0  # until then it does not spin
         self.fds = []
         try:
             self.sock.connect(path)
@@ -248,6 +254,26 @@ class Link:
             frame = frame[sent:]
         self.sock.sendall(frame)
         return ref
+
+    def spin(self, seconds):
+        """Looks again and again whether something has come, for so many seconds at most. Whoever else wants the interpreter or the processor has it in between; and if
+        somebody does, it is not done for a while, since to get the interpreter back takes longer than was to be gained, each time."""
+        now = time.monotonic()
+        if seconds <= 0 or now < self.rests:
+            return
+        end = now + seconds
+        something = self.something()
+        while not something(0) and now < end:
+            os.sched_yield()
+            now = time.monotonic()
+        if now > end + _LATE_S:
+            self.rests = now + _REST_S
+
+    def something(self):
+        """A function of milliseconds: waits for so many that something comes, or the connection's end, and says whether it has."""
+        p = select.poll()  # and not select, whose descriptors are below 1024
+        p.register(self.sock, select.POLLIN)
+        return p.poll
 
     def _more(self, n, until):
         """Reads until there are n bytes."""

@@ -54,9 +54,9 @@ class Rows(Places):
 
 
 def numbers(slots, step):
-    """Every step-th of the slots as 64-bit numbers, little endian, one behind the other."""
+    """How many slots there are, and every step-th as 64-bit numbers, little endian, one behind the other."""
     some = slots[::step]
-    return struct.pack(f"<{len(some)}q", *some)
+    return len(slots), struct.pack(f"<{len(some)}q", *some)
 
 
 class Pool:
@@ -85,28 +85,31 @@ class Pool:
 
     def places(self, slots, count):
         """Places of count pages. It raises ValueError unless slots are those of that many pages."""
-        if slots is None or len(slots) != count * self.slots:
-            raise ValueError(f"the pool {self.name}: {0 if slots is None else len(slots)} slots for {count} pages of {self.slots}")
+        if self._lines is not None and slots is not None:
+            there, raw = self._numbers(slots, self.slots)  # len of a tensor would take as long
+        else:
+            there, raw = 0 if slots is None else len(slots), None
+        if there != count * self.slots:
+            raise ValueError(f"the pool {self.name}: {there} slots for {count} pages of {self.slots}")
         if count == 0:
             return Places([], self.sizes)
-        if self._lines is not None:
-            return Rows(self._lines, self._firsts(slots), self.sizes)
+        if raw is not None:
+            return Rows(self._lines, self._firsts(raw), self.sizes)
         addresses, sizes = self.host.get_page_buffer_meta(slots)
         n = len(self.sizes)
         if len(addresses) != count * n or list(sizes[:n]) != self.sizes:
             raise ValueError(f"the pool {self.name} has changed its pages")
         return Places(addresses, self.sizes)
 
-    def _firsts(self, slots):
-        """Where the pages are that these slots are of."""
-        raw = self._numbers(slots, self.slots)
+    def _firsts(self, raw):
+        """Where the pages are whose first slots these are."""
         if self._unit == 1 and self._begin is not None:
             if not raw[::8].translate(None, self._begin) and not raw[7::8].strip(b"\0"):
                 return raw
         else:
             firsts = struct.unpack(f"<{len(raw) // 8}q", raw)
             if min(firsts) >= 0 and not any(n % self.slots for n in firsts):
-                return raw if self._unit == 1 else numbers([n // self.slots for n in firsts], 1)
+                return raw if self._unit == 1 else numbers([n // self.slots for n in firsts], 1)[1]
         raise ValueError(f"the pool {self.name}: slots in the middle of a page")
 
 

@@ -1,6 +1,7 @@
 """SGLang's storage interface: a thin shell over store.py."""
 
 import logging
+import os
 import uuid
 
 import numpy
@@ -22,6 +23,8 @@ DEFAULT_SOCKET = "/run/perigee/cache.sock"
 LOOKUP_MS = 250
 # For one answer that the Manager gives at once.
 ANSWER_MS = 5000
+# For how long an answer is looked for before the thread sleeps, where there is another processor for the Manager.
+SPIN_US = 500
 
 
 def connect(extra, instance, namespace, shared, program, timeout):
@@ -47,12 +50,13 @@ def connect(extra, instance, namespace, shared, program, timeout):
 
 def numbers(slots, step):
     """pools.numbers for a tensor. Every call into torch is one that has left the processor's cache by then, so there are few."""
-    a = (slots if slots.device.type == "cpu" else slots.cpu()).numpy()[::step]
-    return (a if a.dtype == numpy.int64 else a.astype(numpy.int64)).tobytes()
+    a = (slots if slots.is_cpu else slots.cpu()).numpy()
+    some = a[::step]
+    return len(a), (some if some.dtype == numpy.int64 else some.astype(numpy.int64)).tobytes()
 
 
 class PerigeeStorage(HiCacheStorage):
-    """hicache-storage-backend-extra-config: socket, instance (a name; random by default), scope, weight_version, model_content, fingerprints, lookup_ms, answer_ms, model and
+    """hicache-storage-backend-extra-config: socket, instance (a name; random by default), scope, weight_version, model_content, fingerprints, lookup_ms, answer_ms, spin_us, model and
     url as the Manager's KV events are to say them, pool_bytes, allow_unqualified_version, allow_unqualified_ranks."""
 
     def __init__(self, config, kwargs=None):
@@ -100,7 +104,8 @@ class PerigeeStorage(HiCacheStorage):
         self._shared = self._share(all_pools)
         self._keeper = Keeper(self._register, logger)
         names = {a.lora_id: a.lora_name for a in facts.adapters()}
-        self._store = Store(self._keeper, self._extra.get("lookup_ms", LOOKUP_MS) / 1000, names, logger, self._shared)
+        self._store = Store(self._keeper, self._extra.get("lookup_ms", LOOKUP_MS) / 1000, names, logger, self._shared,
+                            self._extra.get("spin_us", SPIN_US if len(os.sched_getaffinity(0)) > 1 else 0) / 1e6)
 
     def _share(self, all_pools):
         """The pools' memory, if the Manager can be given all of it."""

@@ -17,6 +17,8 @@ from .lore import UNKNOWN
 MOST_NAMES = 32768
 # A page that fails is dropped by the Manager, so that the next try ends before it; more than one bad page in 128 is no accident.
 TRIES = 3
+# What an idle Manager takes for an answer, and how many bytes it copies a second: so long its answer is looked for before the thread sleeps.
+ANSWER_S, COPIED_A_S = 150e-6, 8e9
 # Leases whose release found the connection busy. Each is of a call that failed; what is beyond lapses by itself.
 MOST_OWED = 256
 
@@ -61,11 +63,12 @@ class Counts:
 class Store:
     """keeper as in keeper.py. wait_s is how long a call may wait for the connection and for the Manager's lookup; adapters gives the name of a
     LoRA adapter from SGLang's id of it. shared is a pools.Shared that covers all places, or None; where the keeper says that it was offered the Manager
-    copies, and else this process does."""
+    copies, and else this process does. spin_s is how long at most an answer is looked for before the thread sleeps until it comes."""
 
-    def __init__(self, keeper, wait_s, adapters=None, log=None, shared=None):
+    def __init__(self, keeper, wait_s, adapters=None, log=None, shared=None, spin_s=0.0):
         self._keeper, self._wait, self._adapters, self._log, self._shared = keeper, wait_s, adapters or {}, log, shared
         self.counts = Counts()
+        self._spin = spin_s
         self.stopped = ""  # why nothing is kept any more
         self._fetches = True  # the Manager asks and restores in one exchange
         self._calls, self._lock = 0, threading.Lock()
@@ -86,14 +89,10 @@ class Store:
             with self._lock:
                 self._calls -= 1
 
-    @contextlib.contextmanager
     def _session(self, lane):
         if self.stopped:
             raise client.Lost(self.stopped)
-        with self._keeper.use(lane, self._wait) as session:
-            if lane == QUERIES:
-                self._settle(session)
-            yield session
+        return self._keeper.use(lane, self._wait)
 
     def _settle(self, session):
         """Lets go of what could not be let go of. A lease of another session went with it."""
@@ -120,9 +119,10 @@ class Store:
             return out
         try:
             with self._call(), self._session(QUERIES) as s:
+                self._settle(s)
                 for i, (group, names) in enumerate(wants):
                     for first in range(0, len(names), MOST_NAMES):
-                        a = s.query([(group, names[first:first + MOST_NAMES])], mode=client.DISCOVER, wait=self._wait)
+                        a = s.query([(group, names[first:first + MOST_NAMES])], mode=client.DISCOVER, wait=self._wait, spin=self._looks())
                         got = a.positions[0] if a.outcome == client.CANDIDATES else []
                         out[i].extend(first + p for p in got)
         except (client.PerigeeError, OSError) as e:
@@ -160,6 +160,7 @@ class Store:
             if r is not None:
                 return self._restored(r.good, r.found, r.outcome, len(places), whole)
         with self._session(QUERIES) as asked:
+            self._settle(asked)
             a = asked.query([(group, names)], mode=client.PREFIX, wait=self._wait)
             if a.lease is None:
                 return 0
@@ -186,20 +187,28 @@ class Store:
 
     def _fetch(self, group, names, places, whole):
         """Asks and restores in one exchange. None if nothing was done, since a question would have to wait, or since the Manager cannot."""
+        pages = self._shared.lines(places) or self._shared.pages(places)
+        spin = self._looks(len(places) * sum(places.sizes))
         try:
             with self._session(RESTORES) as s:
-                return s.fetch(group, names, self._shared.lines(places) or self._shared.pages(places), whole=whole)
+                return s.fetch(group, names, pages, whole=whole, spin=spin)
         except client.Refused as e:
             if e.name != "unknown":
                 raise
             self._fetches = False  # until the engine is restarted: nothing is lost by it but speed
             return None
 
+    def _looks(self, copied=0):
+        """For how many seconds an answer is looked for before the thread sleeps, if so many bytes are copied for it. What takes longer than spin_s is not: the time to wake a
+        processor is little beside it, and a second one may be wanted for copying."""
+        seconds = ANSWER_S + copied / COPIED_A_S
+        return seconds if seconds <= self._spin else 0.0
+
     def _release(self, session, lease):
         """Of a restore that was not begun, now or before the next question; if the session is gone, so is the lease."""
         self._owed.append((session, lease))
-        with contextlib.suppress(client.PerigeeError, OSError), self._session(QUERIES):
-            pass  # _session settles
+        with contextlib.suppress(client.PerigeeError, OSError), self._session(QUERIES) as s:
+            self._settle(s)
 
     def _copies(self):
         return self._shared is not None and self._keeper.offered
