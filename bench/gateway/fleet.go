@@ -5,22 +5,26 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
 
 // fleetMain measures what a fleet costs by its size: the CPU time of a gateway that has nothing to do but ask its engines for their load, and
-// the CPU time of a request beyond that. A gateway of each size has its turn in each round.
+// the CPU time of a request beyond that. The gateways of one policy run side by side and are asked by turns, since what a machine does from minute to
+// minute is more than what the size of a fleet does.
 func fleetMain(ctx context.Context, args []string) error {
 	var s single
 	fs := flag.NewFlagSet("fleet", flag.ContinueOnError)
 	s.flags(fs)
 	sizes := fs.String("engines", "4,64,1000", "sizes of the fleet")
-	idle := fs.Duration("idle", 20*time.Second, "how long the idle gateway is watched")
-	load := fs.Duration("d", 5*time.Second, "measured time under load; 0: none")
+	idle := fs.Duration("idle", 20*time.Second, "how long the idle gateways are watched")
+	load := fs.Duration("d", time.Second, "measured time of a turn under load; 0: none")
 	conns := fs.Int("conns", 16, "client connections, each with one request at a time")
-	rounds := fs.Int("rounds", 3, "rounds")
-	policies := fs.String("policies", "round_robin", "policies that need neither events nor a tokenizer, each with a gateway of its own")
+	rounds := fs.Int("rounds", 5, "turns of each gateway")
+	policies := fs.String("policies", "round_robin", "policies that need neither events nor a tokenizer, one after the other")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
@@ -28,48 +32,102 @@ func fleetMain(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	extra := s.extra
-	fmt.Printf("%-14s %6s %8s %14s %12s %14s %9s\n", "policy", "round", "engines", "idle, cores", "requests/s", "CPU µs/request", "others")
-	for round := range *rounds {
-		for _, n := range list {
-			for _, p := range strings.Split(*policies, ",") {
-				s.extra = "--policy " + p + " " + extra
-				fmt.Printf("%-14s ", p)
-				if err := s.fleetOnce(ctx, round+1, n, *idle, *load, cell{Mode: "json", Body: 1024, Conns: *conns}); err != nil {
-					return fmt.Errorf("%s, %d engines: %w", p, n, err)
-				}
+	if *idle <= 0 || *rounds <= 0 {
+		return errors.New("-idle and -rounds have to be more than 0")
+	}
+	fmt.Printf("medians of %d turns, least and most in brackets; beside: the CPU time of a request beside that among %d engines, of each turn\n", *rounds, list[0])
+	fmt.Printf("%-14s %8s %12s %12s %26s %22s %7s\n", "policy", "engines", "idle, cores", "requests/s", "CPU µs/request", "beside", "others")
+	c := cell{Mode: "json", Body: 1024, Conns: *conns}
+	for _, p := range strings.Split(*policies, ",") {
+		f := fleets{single: s, load: *load, rounds: *rounds, cell: c}
+		f.extra = "--policy " + p + " " + s.extra
+		if err := f.measure(ctx, list, *idle); err != nil {
+			return fmt.Errorf("%s: %w", p, err)
+		}
+		f.print(p)
+	}
+	return nil
+}
+
+// fleets are gateways of one policy, each before a fleet of its own.
+type fleets struct {
+	single // what all are started with
+	load   time.Duration
+	rounds int
+	cell   cell
+	all    []*fleetOf
+}
+
+// fleetOf is one of them, and what was measured of it; a turn of it has the same place in each list.
+type fleetOf struct {
+	single
+	engines          int
+	idle             float64   // cores
+	cpu, rps, others []float64 // seconds a request without what an idle gateway takes; a second; cores
+}
+
+func (f *fleets) measure(ctx context.Context, engines []int, idle time.Duration) error {
+	for _, n := range engines {
+		g := &fleetOf{single: f.single, engines: n}
+		g.logDir = filepath.Join(f.logDir, strconv.Itoa(n))
+		f.all = append(f.all, g)
+		defer g.stop()
+		if err := g.start(ctx, n); err != nil {
+			return err
+		}
+	}
+	if err := pause(ctx, 3*time.Second); err != nil { // the engines were asked what they are, and what that left behind is collected
+		return err
+	}
+	before := f.cpuNow()
+	if err := pause(ctx, idle); err != nil {
+		return err
+	}
+	for i, after := range f.cpuNow() {
+		f.all[i].idle = (after - before[i]) / idle.Seconds()
+	}
+	if f.load == 0 {
+		return nil
+	}
+	for range f.rounds {
+		for _, g := range f.all {
+			r, err := runCell(ctx, options{warm: 200 * time.Millisecond, duration: f.load}, f.cell, target{name: "perigee", addrs: []string{g.addr}, proc: g.proc})
+			if err != nil {
+				return fmt.Errorf("%d engines: %w", g.engines, err)
 			}
+			g.cpu = append(g.cpu, r.CPUPer1k/1000-g.idle*f.load.Seconds()/float64(r.Requests))
+			g.rps, g.others = append(g.rps, r.RPS), append(g.others, r.Others)
 		}
 	}
 	return nil
 }
 
-func (s *single) fleetOnce(ctx context.Context, round, engines int, idle, load time.Duration, c cell) (err error) {
-	defer s.stop()
-	if err := s.start(ctx, engines); err != nil {
-		return err
+func (f *fleets) cpuNow() (all []float64) {
+	for _, g := range f.all {
+		all = append(all, usage(g.proc).target)
 	}
-	if err := pause(ctx, 3*time.Second); err != nil { // the engines were asked what they are, and what that left behind is collected
-		return err
+	return all
+}
+
+func (f *fleets) print(policy string) {
+	first := f.all[0]
+	for _, g := range f.all {
+		fmt.Printf("%-14s %8d %11.2f%%", policy, g.engines, 100*g.idle)
+		if f.load > 0 {
+			beside := make([]float64, len(g.cpu))
+			for i := range beside {
+				beside[i] = g.cpu[i] / first.cpu[i]
+			}
+			fmt.Printf(" %12.0f %26s %22s %7.2f", median(g.rps), spread(g.cpu, 1e6, 1), spread(beside, 1, 2), median(g.others))
+		}
+		fmt.Println()
 	}
-	before := usage(s.proc)
-	if err := pause(ctx, idle); err != nil {
-		return err
-	}
-	after := usage(s.proc)
-	cores := (after.target - before.target) / idle.Seconds()
-	others := (after.busy - before.busy - (after.own - before.own)) / idle.Seconds()
-	if load == 0 {
-		fmt.Printf("%6d %8d %13.2f%% %12s %14s %9.2f\n", round, engines, 100*cores, "", "", others)
-		return nil
-	}
-	r, err := runCell(ctx, options{warm: time.Second, duration: load}, c, target{name: "perigee", addrs: []string{s.addr}, proc: s.proc})
-	if err != nil {
-		return err
-	}
-	perRequest := r.CPUPer1k/1000 - cores*load.Seconds()/float64(r.Requests)
-	fmt.Printf("%6d %8d %13.2f%% %12.0f %14.1f %9.2f\n", round, engines, 100*cores, r.RPS, perRequest*1e6, r.Others)
-	return nil
+}
+
+// spread writes the median of figures, times unit, with the least and the most of them.
+func spread(all []float64, unit float64, digits int) string {
+	all = slices.Clone(all) // whose order says which turn a figure is of, and which median changes
+	return fmt.Sprintf("%.*f (%.*f–%.*f)", digits, unit*median(all), digits, unit*slices.Min(all), digits, unit*slices.Max(all))
 }
 
 // modes are what this program does beside the comparison with a plain proxy, by their names; stub and proxy are processes of the others.
