@@ -19,7 +19,7 @@ from perigee.vllm import keeper
 PAGE, TOKENS = 5000, 16
 
 
-def namespace(page=PAGE, groups=1):
+def namespace(page=PAGE, groups=1, shard=None):
     segment = lambda n: [{"dtype": "bfloat16", "bytes": n}]
     layout = [{"components": 1, "rule": 1, "segments": segment(page)}]
     if groups > 1:
@@ -29,7 +29,7 @@ def namespace(page=PAGE, groups=1):
         "compute": {"dtype": "bfloat16", "device": "cpu", "isa": "avx2", "attention": "plain"},
         "hash": {"algorithm": "sha256", "tokens": TOKENS},
         "layout": {"order": "HND", "kv_dtype": "bfloat16", "format": "raw", "block_tokens": TOKENS, "groups": layout},
-    }
+    } | ({"shard": {"tensor": shard}} if shard else {})
 
 
 def name(prompt, i):
@@ -262,6 +262,36 @@ def check_pool(path):
     memory.close()
 
 
+def check_ranks(path):
+    """An instance of two ranks: who restores alone has both parts of each block, and two who share a lease have theirs."""
+    ranks, n = [namespace(shard={"index": i, "size": 2}) for i in range(2)], 3
+    memory = Memory(2 * n)
+    with client.Session(path, "ranks", ranks) as s, client.Session(path, "", ranks, join=s.credentials, publishes=False) as other:
+        for part in range(2):
+            s.publish(blocks(6, n), lambda i, slot: slot.__setitem__(slice(None), page(6 + part, i)), part=part)
+        all_parts, got = [page(6 + part, i) for i in range(n) for part in range(2)], [[], [], []]
+        a = s.query([(0, names(6, n + 1))])
+        assert a.lease.hits == [n], a
+        s.restore(a.lease, 0, lambda i, view: got[2].append(bytes(view)))
+        a = s.query([(0, names(6, n + 1))], consumers=2)
+        second = threading.Thread(target=other.restore, args=(a.lease, 1, lambda i, view: got[1].append(bytes(view))))
+        second.start()
+        s.restore(a.lease, 0, lambda i, view: got[0].append(bytes(view)))
+        second.join()
+        assert got == [all_parts[0::2], all_parts[1::2], all_parts]
+
+        s.offer_pool(memory.fd, pool=3)
+        done = (2 * n, 2 * n, "done")
+        a = s.query([(0, names(6, n))])
+        assert s.restore_into(a.lease, 0, [memory.at(i) for i in range(2 * n)])[:3] == done and [memory.get(i) for i in range(2 * n)] == all_parts
+        assert s.fetch(0, names(6, n), [memory.at(2 * n - 1 - i) for i in range(2 * n)])[:3] == done and [memory.get(i) for i in range(2 * n)] == all_parts[::-1]
+        rest = PAGE - memory.half
+        lines = client.Lines(client.pack_lines([(3, 0, memory.half, memory.half), (3, memory.middle, rest, rest)]), struct.pack(f"<{2 * n}Q", *range(2 * n)))
+        assert s.fetch(0, names(6, n), lines)[:3] == done and [memory.get(i) for i in range(2 * n)] == all_parts
+        other.unmap()
+    memory.close()
+
+
 def check_lost(path):
     """The session ends while the Manager copies, which the test holds: the call ends when it copies no more."""
     memory = Memory(8)
@@ -424,5 +454,6 @@ if __name__ == "__main__":
     check_restore(path)
     check_hybrid(path)
     check_pool(path)
+    check_ranks(path)
     assert len(os.listdir("/proc/self/fd")) == before, "descriptors leak"
     print("ok")

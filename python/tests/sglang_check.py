@@ -750,7 +750,7 @@ class Client(unittest.TestCase):
         s._query = ScriptedLink([
             plan(0, [0]), plan(1, [1, 2]), wire.Frame(wire.ARENAS, 2, 0, 0, struct.pack("<IIIIQ", 1, 9, n, page, n * page), [os.dup(fd)]),
             wire.Frame(wire.RESTORED, 1, 0, 0, struct.pack("<II?", 4, 1, True), [])])
-        s._own, s._others, s._answers = {}, {}, {}
+        s._own, s._others, s._answers, s._parts = {}, {}, {}, [[page]]
         got = {}
         s.restore(Lease(4, 1, [n], [9]), 0, lambda i, view: got.__setitem__(i, bytes(view[:1])))
         self.assertEqual((got, s._query.sent, s._answers), ({i: bytes([i + 1]) for i in range(n)}, [wire.START, wire.MAP_ARENAS, wire.COPIED], {}))

@@ -76,10 +76,13 @@ class Block(NamedTuple):
 
 
 class Lease(NamedTuple):
+    """hits is how many blocks of each want it has. Of consumers each copies its part of every block; who is alone copies all parts."""
+
     index: int
     generation: int
     hits: list
     arenas: list
+    consumers: int = 1
 
 
 class Answer(NamedTuple):
@@ -539,12 +542,12 @@ class Session:
             body += [struct.pack("<II", group, len(raw) // 32), raw]
         ref = self._send(self._query, wire.QUERY, b"".join(body))
         self._answers[(id(self._query), ref)] = []
-        return self._op, ref, [len(names) // 32 if isinstance(names, (bytes, bytearray)) else len(names) for _, names in wants]
+        return self._op, ref, [len(names) // 32 if isinstance(names, (bytes, bytearray)) else len(names) for _, names in wants], consumers
 
     @_speaks
     def answer(self, ticket, block=True):
         """The ticket's next answer: Loading at most once, then the last one. With block=False it is None if none has come yet."""
-        _, ref, asked = ticket
+        _, ref, asked, consumers = ticket
         key = (id(self._query), ref)
         if not block:
             self.poll()  # and not _next, which would wait if what is there answers another ticket
@@ -563,7 +566,7 @@ class Session:
         if frame.kind == wire.CANDIDATES:
             return Answer(CANDIDATES, positions=frame.read(lambda r: wire.candidates(r, asked)))
         why, index, generation, hits, arenas = frame.read(lambda r: wire.ready(r, asked))
-        lease = Lease(index, generation, hits, arenas) if (index, generation) != (0, 0) else None
+        lease = Lease(index, generation, hits, arenas, consumers) if (index, generation) != (0, 0) else None
         return Answer(READY, why, lease)
 
     def _ready(self):
@@ -582,7 +585,7 @@ class Session:
 
     def cancel(self, ticket):
         """Ends the interest in a query, with its lease unless somebody has started on it."""
-        op, ref, _ = ticket
+        op, ref, *_ = ticket
         self._answers.pop((id(self._query), ref), None)
         self._send(self._query, wire.CANCEL, struct.pack("<QQ", op, 1), 0)
 
@@ -590,7 +593,7 @@ class Session:
 
     @_speaks
     def restore(self, lease, consumer, take):
-        """Copies a consumer's pages: take(i, page) for each, in the order of the query's blocks; page is a view that is good during the call and
+        """Copies a consumer's pages: take(i, page) for each, in the order of the query's blocks, all parts of a block together if there is one consumer; page is a view that is good during the call and
         not to be written. Returns if all consumers have all their pages; after any exception none of them may be used."""
         link = self._query
         ref = self._send(link, wire.START, struct.pack("<III", lease.index, lease.generation, consumer))
@@ -603,7 +606,7 @@ class Session:
     def _restore(self, link, ref, lease, consumer, take):
         outcome, bad, fault = _DONE, 0, None
         try:
-            bad = self._take(link, ref, sum(lease.hits), take)
+            bad = self._take(link, ref, sum(lease.hits) * (len(self._parts[0]) if lease.consumers == 1 else 1), take)
             if bad is not None:
                 outcome, fault = _MISMATCH, Spoiled(f"page {bad} is not what was sealed")
         except (Refused, Lost, wire.Malformed):
@@ -648,15 +651,18 @@ class Session:
         text = request.encode()
         head = _FETCH.pack(scope, group, whole, len(text)) + text + struct.pack("<I", len(raw) // 32)
         if isinstance(pages, Lines):
-            body = (head, raw, bytes(8), pages.lines, struct.pack("<I", len(pages.places) // 8), pages.places)
+            asked = len(pages.places) // 8
+            body = (head, raw, bytes(8), pages.lines, struct.pack("<I", asked), pages.places)
         else:
-            body = (head, raw, _packed(_pages(pages)), bytes(8))
+            pages = _pages(pages)
+            asked = len(pages.counts)
+            body = (head, raw, _packed(pages), bytes(8))
         ref = self._send(link, wire.FETCH, b"".join(body))
         link.spin(spin)
         frame = self._first(link, ref, wire.FETCHED, wire.BUSY)
         if frame.kind == wire.BUSY:
             return None
-        why, outcome, found, good = self._parse(link, frame, lambda r: wire.fetched(r, len(raw) // 32))
+        why, outcome, found, good = self._parse(link, frame, lambda r: wire.fetched(r, asked))
         return Fetched(good, found, outcome, why)
 
     @_speaks
