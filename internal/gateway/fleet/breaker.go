@@ -80,7 +80,8 @@ func (c BreakerConfig) withDefaults() BreakerConfig {
 //
 // A cancelled probe leaves it half-open without a probe, so that the next dispatch claims one; so does one that has taken as long as a cool-down, since an answer may
 // take minutes, and nobody else gets one from the engine meanwhile. A probe whose answer has begun well closes it. The streak is not zeroed on
-// opening: one failure half-open opens it again. Dispatches from before the opening end late: their failure while it is open
+// opening, nor by an answer that has only begun: one failure half-open opens it again, and so does one before an answer has ended well, since an engine may break off
+// whatever it begins. Dispatches from before the opening end late: their failure while it is open
 // changes nothing but whether somebody was there, and their success closes it from any state, since the engine has just answered. Everything but state and streak is guarded by the registry's mutex.
 type breaker struct {
 	state    atomic.Uint32 // BreakerState; written under the registry's mutex
@@ -150,8 +151,13 @@ func (b *breaker) done(probe uint64, o Outcome, now time.Time, c BreakerConfig) 
 	}
 }
 
-func (b *breaker) close() {
+// answers closes it for an answer that has begun: what failed before is forgotten when one ends well.
+func (b *breaker) answers() {
 	b.state.Store(uint32(Closed))
-	b.streak.Store(0)
 	b.probe, b.gone = 0, false
+}
+
+func (b *breaker) close() {
+	b.answers()
+	b.streak.Store(0)
 }

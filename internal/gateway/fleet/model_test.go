@@ -251,7 +251,7 @@ func (f *fleetPair) step(t *testing.T, rng *rand.Rand) {
 		ticket := f.tickets[i]
 		if rng.IntN(4) == 0 { // its answer begins
 			if ticket.breaker.probe == ticket {
-				*ticket.breaker = naiveBreaker{}
+				*ticket.breaker = naiveBreaker{failures: ticket.breaker.failures}
 			}
 			f.reg.Answers(ticket.real)
 			return

@@ -130,7 +130,7 @@ func (r *Registry) Done(t Ticket, o Outcome, now time.Time) {
 }
 
 // Answers says that the engine has begun to answer a claimed dispatch, and well. A probe has then found out what it is for: an answer may go on for minutes, and the
-// engine is there for others meanwhile. [Registry.Done] says how it ended all the same.
+// engine is there for others meanwhile. [Registry.Done] says how it ended all the same: until an answer has ended well, one failure takes the engine out again.
 func (r *Registry) Answers(t Ticket) {
 	if t.probe == 0 {
 		return
@@ -141,7 +141,7 @@ func (r *Registry) Answers(t Ticket) {
 	if t.probe != b.probe {
 		return // it was overtaken by a failure, or by another probe
 	}
-	b.close()
+	b.answers()
 	r.view.Load().markLocked(t.worker.slot, b)
 }
 
