@@ -63,6 +63,31 @@ func TestGrow(t *testing.T) {
 	}
 }
 
+// TestGrowEmpty: where a pool that is nearly empty becomes larger, the few entries of its index are not looked for all at once.
+func TestGrowEmpty(t *testing.T) {
+	const slots = 200_000
+	s := New(nil)
+	s.AddScope(0)
+	s.AddArena(slots, 1, 0)
+	first := Key{Hash: blockHash(1)}
+	s.bring(first, Hash{}, 0)
+	_, place := s.place(&first)
+	s.AddArena(slots, 1, 0)
+	begun := 0
+	for ; len(s.index.old) > 0; begun++ {
+		s.bring(Key{Hash: blockHash(uint64(2 + begun))}, Hash{}, 0)
+		if _, there := s.Find(first); !there {
+			t.Fatal("the block is lost")
+		}
+	}
+	if least := place / (perPut * mostEmpty); begun < least || begun > least+2 || least < 10 {
+		t.Errorf("place %d of the old index was reached with block %d, want %d", place, begun, least+1)
+	}
+	if wrong := s.Check(); wrong != "" {
+		t.Error(wrong)
+	}
+}
+
 // TestGrowGhosts: a pool that becomes larger remembers what has gone, until as much has gone since.
 func TestGrowGhosts(t *testing.T) {
 	var g ghosts
