@@ -128,6 +128,12 @@ func (e *encoding) dearer(bytes int) bool {
 // leave gives the place back. What it holds is the caller's to give back.
 func (e *encoding) leave() { e.c.s.encoders.leave(e.size) }
 
+// settle gives back what it worked with but for what the input keeps, which goes when the answer begins.
+func (e *encoding) settle(in *input) {
+	e.c.giveBack(e.work - min(e.work, in.kept()))
+	e.work = 0
+}
+
 // begin enters and holds what a completion request's input needs, as its body is long; false: it is not to be encoded, which is counted, and has left.
 func (e *encoding) begin(r *tokens.Request) bool {
 	text, prompts := 0, r.Prompt
@@ -163,7 +169,7 @@ func (c *call) holdWork(n int64) bool {
 // Why a text was not encoded whose model has a tokenizer, for the metric.
 const (
 	reasonNoPlace  = "no_place"  // as many long texts as there are places were encoded all the time that it waited
-	reasonNoMemory = "no_memory" // half of what requests may hold is held
+	reasonNoMemory = "no_memory" // half of what requests may hold is held; also of ids that came as such, which are not looked up then
 	reasonLongWord = "long_word"
 )
 

@@ -1,12 +1,16 @@
 package api
 
 import (
+	"io"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/tokens"
 )
 
@@ -134,6 +138,60 @@ func TestEncodingCounts(t *testing.T) {
 				t.Errorf("%d bytes are held", n)
 			}
 			r.wantNotEncoded(reasonNoMemory, c.counted)
+		})
+	}
+}
+
+// TestIDsCount: the ids of an input that are kept for its prefix, and their text where they are forwarded, count until the answer begins, and not behind it. Where ids that came
+// as such have no room they are not looked up.
+func TestIDsCount(t *testing.T) {
+	const n = longText / 6
+	long := strings.Repeat("hello ", n+1)
+	given := `{"model":"m","prompt":[` + strings.Repeat("1,", n) + `1],"stream":true}`
+	for _, c := range []struct {
+		name, path, sent string
+		forward          bool
+		buffered         int64
+		least            int64 // bytes of each token
+		notEncoded       string
+	}{
+		{"a prompt", textPath, `{"model":"m","prompt":"` + long + `","stream":true}`, false, 64 << 20, idBytes, ""},
+		{"a conversation that is forwarded", chatPath, streamed(strings.Replace(chatBody, "hello", long, 1)), true, 64 << 20, idBytes + idText, ""},
+		{"ids", textPath, given, false, 64 << 20, idBytes, ""},
+		{"ids without room", textPath, given, false, 80 << 10, 0, "1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			model := func(to *Model) { measured(t)(to); to.Prefixes, to.ForwardIDs = true, c.forward }
+			o := rigOptions{Specs: plain(1, fleet.SGLang), Settings: func(s *Settings) { s.MaxBuffered = c.buffered }}
+			modelBubble(t, model, o, func(t *testing.T, r *rig) {
+				asked, begun, goOn := make(chan int64, 1), make(chan struct{}), make(chan struct{})
+				r.engines[0].handler = func(w http.ResponseWriter, _ *http.Request) {
+					asked <- r.s.buffered.Load()
+					rc := startStream(w)
+					_, _ = io.WriteString(w, event("hello"))
+					_ = rc.Flush()
+					close(begun)
+					<-goOn
+					_, _ = io.WriteString(w, doneEvent)
+				}
+				got := make(chan answer, 1)
+				go func() { got <- r.post(c.path, c.sent) }()
+				held := <-asked - int64(len(c.sent))
+				<-begun
+				synctest.Wait()
+				if n := r.s.buffered.Load(); n != 0 {
+					t.Errorf("%d bytes are held while the answer comes", n)
+				}
+				close(goOn)
+				if a := <-got; a.status != 200 {
+					t.Errorf("got %+v", a)
+				}
+				ids := r.access.last()["input_tokens"].(int64)
+				if held < c.least*ids || held > c.least*ids*5/4+4096 { // a list grows by a quarter at a time
+					t.Errorf("%d bytes are held beside the body for %d ids", held, ids)
+				}
+				r.wantNotEncoded(reasonNoMemory, c.notEncoded)
+			})
 		})
 	}
 }

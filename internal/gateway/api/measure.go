@@ -38,6 +38,14 @@ type input struct {
 	forward        tokens.Outcome // empty: forwarding is off, or it is no conversation
 }
 
+// idBytes is what an id takes, in bytes, and idText its text where it is forwarded: six digits and a comma hold nearly every id.
+const idBytes, idText = 4, 7
+
+// kept is what it keeps in memory, in bytes. Both lists are the same one.
+func (in *input) kept() int64 {
+	return idBytes*int64(max(cap(in.prompt), cap(in.ids))) + idText*int64(len(in.ids))
+}
+
 // measure finds out how long the input is: as the client counted it, by the model's tokenizer, by an engine's, or by the number
 // of its bytes, whichever is there first.
 func (c *call) measure() input {
@@ -47,7 +55,11 @@ func (c *call) measure() input {
 	case p.Kind == body.PromptIDs || p.Kind == body.PromptIDLists:
 		in.source = tokens.Given
 		if c.model.Prefixes && p.Kind == body.PromptIDs {
-			in.prompt = body.AppendIDs(make([]uint32, 0, p.Longest), c.raw(body.Prompt))
+			if n := idBytes * int64(p.Longest); n < smallText || c.holdWork(n) {
+				in.prompt = body.AppendIDs(make([]uint32, 0, p.Longest), c.raw(body.Prompt))
+			} else {
+				c.notEncoded(reasonNoMemory)
+			}
 		}
 	case c.model.Tokens != nil:
 		c.tokenize(&in)
@@ -68,7 +80,7 @@ func (c *call) tokenize(in *input) {
 	if !e.begin(&r) {
 		return // the estimate stands
 	}
-	defer func() { c.giveBack(e.work); e.leave() }()
+	defer func() { e.settle(in); e.leave() }()
 	r.Dearer = e.dearer
 	f, ok := c.model.Tokens.Measure(r)
 	switch {
@@ -139,7 +151,7 @@ func (c *call) forwardIDs(w *fleet.Worker, patch *body.Patch) {
 	if len(c.in.ids) == 0 || w.Kind != fleet.SGLang {
 		return
 	}
-	text := make([]byte, 0, 2+7*len(c.in.ids)) // six digits and a comma hold nearly every id
+	text := make([]byte, 0, 2+idText*len(c.in.ids))
 	text = append(text, '[')
 	for i, id := range c.in.ids {
 		if i > 0 {
@@ -162,7 +174,7 @@ func (c *call) ask(in *input) {
 	if !e.begin(&r) {
 		return
 	}
-	defer func() { c.giveBack(e.work) }()
+	defer func() { e.settle(in) }()
 	question, exact := c.question(w, &r)
 	e.leave()
 	if question == nil {

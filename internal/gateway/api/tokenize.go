@@ -209,9 +209,6 @@ func (c *call) readQuestion(q question, model *string) (*Model, *Error) {
 	return m, nil
 }
 
-// idBytes is what an id takes, in bytes.
-const idBytes = 4
-
 // tokensOf returns the tokens that are asked for, which are held; what is asked is held no more. None is a list too.
 func (c *call) tokensOf(m *Model, q *tokenizeRequest) ([]uint32, *Error) {
 	size := int(q.size())
