@@ -82,8 +82,8 @@ func (s *Server) Apply(c Config) error {
 	old.pinned.CompareAndSwap(nil, s.Registry.View())
 	s.retired.Lock()
 	s.retired.list = append(s.retired.list, old)
+	s.current.Store(next) // within the lock: forgetAgain must not drop series that the next one's requests have looked up and keep
 	s.retired.Unlock()
-	s.current.Store(next)
 	s.forget(old, next)
 	return nil
 }

@@ -66,8 +66,6 @@ func testRand(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(s, 0))
 }
 
-// TestPatchAgainstModel patches random bodies: the members that are left are those that the naive model
-// leaves, each with the spelling that it had.
 // TestPatchUsedAgain: a patch that was reset is as a new one, one that is like another says the same, and neither keeps a value that it does not set.
 func TestPatchUsedAgain(t *testing.T) {
 	text := []byte(`{"model":"m","messages":[],"n":2,"rid":"x"}`)
@@ -101,6 +99,8 @@ func TestPatchUsedAgain(t *testing.T) {
 	}
 }
 
+// TestPatchAgainstModel patches random bodies: the members that are left are those that the naive model
+// leaves, each with the spelling that it had.
 func TestPatchAgainstModel(t *testing.T) {
 	rng := testRand(t)
 	for range 1_000 {
