@@ -60,11 +60,13 @@ func options(path string) Options {
 }
 
 // question reads one frame.
-func question(c net.Conn) {
+func question(c net.Conn) (h wire.Header, err error) {
 	head := make([]byte, wire.HeaderSize)
-	io.ReadFull(c, head)
-	h, _ := wire.ParseHeader(head)
-	io.CopyN(io.Discard, c, int64(h.Length))
+	if _, err = io.ReadFull(c, head); err == nil {
+		h, _ = wire.ParseHeader(head)
+		_, err = io.CopyN(io.Discard, c, int64(h.Length))
+	}
+	return h, err
 }
 
 func TestFalseManagers(t *testing.T) {
@@ -224,6 +226,51 @@ func TestFalseAcknowledgements(t *testing.T) {
 				<-s.Done()
 			}
 			s.Close()
+		})
+	}
+}
+
+// TestFalsePlans: a plan with other pages than were leased is no restore of them, whatever the Manager says then.
+func TestFalsePlans(t *testing.T) {
+	page := make([]core.PlanSlot, 1)
+	for name, plan := range map[string]*wire.Plan{
+		"none":                    {},
+		"none, and they are over": {First: 2, Total: 2},
+		"some are left out":       {First: 1, Total: 2, Slots: page},
+		"fewer than were leased":  {Total: 1, Slots: page},
+		"more than were leased":   {Total: 3, Slots: page},
+		"more than it has in all": {Total: 2, Slots: make([]core.PlanSlot, 3)},
+		"none of those to come":   {Total: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := 0
+			path := fake(t, func(conn net.Conn) {
+				n++
+				admit(conn, n == 1)
+				go func() {
+					defer conn.Close()
+					for {
+						switch h, err := question(conn); {
+						case err != nil:
+							return
+						case h.Kind == wire.KindStart:
+							conn.Write(wire.Append(wire.Append(nil, h, plan), h, &wire.Restored{OK: true}))
+						case h.Kind == wire.KindMapArenas:
+							conn.Write(wire.Append(nil, h, &wire.Refused{Of: h.Kind, Class: wire.Invalid}))
+						case h.Kind == wire.KindGoodbye:
+							conn.Write(wire.Append(nil, h, &wire.Bye{}))
+						}
+					}
+				}()
+			})
+			s, err := Dial(context.Background(), options(path))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			if err := s.Restore(t.Context(), &Lease{Hits: []uint32{2}}, 0, func(int, []byte) error { t.Error("a page that is not there"); return nil }); !errors.Is(err, ErrProtocol) {
+				t.Errorf("%v, want %v", err, ErrProtocol)
+			}
 		})
 	}
 }

@@ -83,7 +83,7 @@ func (s *Session) restore(ctx context.Context, l *Lease, consumer uint32, start 
 			s.query.say(c.ref, end)
 		}
 	}()
-	started, err := s.copyPages(ctx, c, take)
+	started, err := s.copyPages(ctx, c, l, take)
 	away = false
 	if !started {
 		return s.lost(err)
@@ -111,8 +111,13 @@ func (s *Session) restore(ctx context.Context, l *Lease, consumer uint32, start 
 	}
 }
 
-// copyPages takes the pages of a plan as they come. started says that the Manager waits for a Copied.
-func (s *Session) copyPages(ctx context.Context, c *call, take taker) (started bool, err error) {
+// copyPages takes the pages of a plan as they come. started says that the Manager waits for a Copied. A plan that leaves out a page is none: its place would be
+// taken for restored.
+func (s *Session) copyPages(ctx context.Context, c *call, l *Lease, take taker) (started bool, err error) {
+	blocks, done := 0, 0
+	for _, n := range l.Hits {
+		blocks += int(n)
+	}
 	for {
 		a, err := c.next(ctx)
 		if err != nil {
@@ -123,6 +128,11 @@ func (s *Session) copyPages(ctx context.Context, c *call, take taker) (started b
 		case *wire.Spoiled:
 			return true, ErrSpoiled
 		case *wire.Plan:
+			total := int(m.Total)
+			mine := total == blocks || total == blocks*len(s.opt.Ranks) // a part of each, or all parts for who is alone
+			if !mine || int(m.First) != done || len(m.Slots) == 0 || len(m.Slots) > total-done {
+				return true, ErrProtocol
+			}
 			pages, err := s.pagesOf(ctx, m)
 			if err != nil {
 				return true, err
@@ -130,7 +140,7 @@ func (s *Session) copyPages(ctx context.Context, c *call, take taker) (started b
 			if err = take(ctx, int(m.First), pages, m.Slots); err != nil {
 				return true, err
 			}
-			if int(m.First)+len(m.Slots) == int(m.Total) {
+			if done += len(m.Slots); done == total {
 				return true, nil
 			}
 		default:
