@@ -10,6 +10,7 @@ scripts/sglang/install.sh
 scripts/vllm/install.sh # one of the checks has both engines on one Manager
 [[ -s .cache/tokenizers/qwen3.json ]] || scripts/tokenizers.sh
 "$dir/venv/bin/python" scripts/vllm/model.py "$dir/model"
+"$dir/venv/bin/python" scripts/vllm/model.py .cache/vllm/model # the same, where vLLM's script looks
 
 # Should the checks themselves be killed, their engines would stay.
 sweep() {
