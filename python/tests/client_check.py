@@ -322,7 +322,7 @@ def check_left(path):
         link.sock.shutdown(socket.SHUT_RDWR)
     s.close()
     print("left", flush=True)
-    sys.stdin.read()
+    sys.stdin.readline()
     print("ok")
 
 

@@ -99,36 +99,44 @@ func TestPythonLost(t *testing.T) {
 	m.settled()
 }
 
+// pythonSteps runs the client's checks of that name, which print each of these lines and then wait for one of ours: act comes before it.
+func (m *tester) pythonSteps(args, lines []string, act func()) {
+	m.t.Helper()
+	cmd := m.pythonCommand(append([]string{m.opt.Socket}, args...)...)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		m.t.Fatal(err)
+	}
+	said := bufio.NewScanner(out)
+	for _, want := range lines {
+		if !said.Scan() || said.Text() != want {
+			m.t.Errorf("%q instead of %q", said.Text(), want)
+			break
+		}
+		act()
+		in.Write([]byte("\n"))
+	}
+	in.Close()
+	if err := cmd.Wait(); err != nil {
+		m.t.Error(err)
+	}
+}
+
 // TestPythonLeft: the client in Python gives back what a session had that it has lost, though its process lives on.
 func TestPythonLeft(t *testing.T) {
 	needPython(t)
 	m := begin(t)
-	cmd := m.pythonCommand(m.opt.Socket, "left")
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(out)
-	for _, want := range []string{"left", "ok"} {
-		if !lines.Scan() || lines.Text() != want {
-			t.Errorf("%q instead of %q", lines.Text(), want)
-			break
-		}
+	m.pythonSteps([]string{"left"}, []string{"left", "ok"}, func() {
 		m.until("it is fenced", func(st Status) bool { return len(st.Sessions) == 0 })
-		in.Close()
-	}
-	in.Close()
-	if err := cmd.Wait(); err != nil {
-		t.Error(err)
-	}
+	})
 	m.settled()
 }
 
@@ -139,33 +147,11 @@ func TestPythonHalf(t *testing.T) {
 	m := begin(t)
 	s := m.dial()
 	c := s.Credentials()
-	cmd := m.pythonCommand(m.opt.Socket, "half", fmt.Sprint(c.Epoch), fmt.Sprint(c.Session), hex.EncodeToString(c.Token[:]))
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(out)
-	for _, want := range []string{"joined", "registered"} {
-		if !lines.Scan() || lines.Text() != want {
-			t.Errorf("%q instead of %q", lines.Text(), want)
-			break
-		}
+	args := []string{"half", fmt.Sprint(c.Epoch), fmt.Sprint(c.Session), hex.EncodeToString(c.Token[:])}
+	m.pythonSteps(args, []string{"joined", "registered"}, func() {
 		s.Close() // the other process of the first one
 		m.until("it is fenced", func(st Status) bool { return len(st.Sessions) == 0 })
-		in.Write([]byte("\n"))
-	}
-	in.Close()
-	if err := cmd.Wait(); err != nil {
-		t.Error(err)
-	}
+	})
 	m.settled()
 }
 

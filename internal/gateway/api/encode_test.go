@@ -1,13 +1,10 @@
 package api
 
 import (
-	"io"
-	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
@@ -164,26 +161,8 @@ func TestIDsCount(t *testing.T) {
 			model := func(to *Model) { measured(t)(to); to.Prefixes, to.ForwardIDs = true, c.forward }
 			o := rigOptions{Specs: plain(1, fleet.SGLang), Settings: func(s *Settings) { s.MaxBuffered = c.buffered }}
 			modelBubble(t, model, o, func(t *testing.T, r *rig) {
-				asked, begun, goOn := make(chan int64, 1), make(chan struct{}), make(chan struct{})
-				r.engines[0].handler = func(w http.ResponseWriter, _ *http.Request) {
-					asked <- r.s.buffered.Load()
-					rc := startStream(w)
-					_, _ = io.WriteString(w, event("hello"))
-					_ = rc.Flush()
-					close(begun)
-					<-goOn
-					_, _ = io.WriteString(w, doneEvent)
-				}
-				got := make(chan answer, 1)
-				go func() { got <- r.post(c.path, c.sent) }()
-				held := <-asked - int64(len(c.sent))
-				<-begun
-				synctest.Wait()
-				if n := r.s.buffered.Load(); n != 0 {
-					t.Errorf("%d bytes are held while the answer comes", n)
-				}
-				close(goOn)
-				if a := <-got; a.status != 200 {
+				held, a := r.heldBefore(c.path, c.sent)
+				if held -= int64(len(c.sent)); a.status != 200 {
 					t.Errorf("got %+v", a)
 				}
 				ids := r.access.last()["input_tokens"].(int64)

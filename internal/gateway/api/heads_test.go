@@ -57,6 +57,32 @@ func TestLogKeepsNoHeads(t *testing.T) {
 	runtime.KeepAlive(log)
 }
 
+// heldBefore posts a streamed request and returns how many bytes are held of requests when its engine is asked, and the answer. While the answer comes nothing
+// may be held.
+func (r *rig) heldBefore(path, body string, header ...string) (held int64, a answer) {
+	r.t.Helper()
+	asked, begun, goOn := make(chan int64, 1), make(chan struct{}), make(chan struct{})
+	r.engines[0].handler = func(w http.ResponseWriter, _ *http.Request) {
+		asked <- r.s.buffered.Load()
+		rc := startStream(w)
+		_, _ = io.WriteString(w, event("hello"))
+		_ = rc.Flush()
+		close(begun)
+		<-goOn
+		_, _ = io.WriteString(w, doneEvent)
+	}
+	got := make(chan answer, 1)
+	go func() { got <- r.post(path, body, header...) }()
+	held = <-asked
+	<-begun
+	synctest.Wait()
+	if n := r.s.buffered.Load(); n != 0 {
+		r.t.Errorf("%d bytes are held while the answer comes", n)
+	}
+	close(goOn)
+	return held, <-got
+}
+
 // TestLongHeadsCount: what a long head has in memory counts from its arrival until the answer begins, and goes then; what is wanted of it until the end stays.
 func TestLongHeadsCount(t *testing.T) {
 	for _, http2 := range []bool{false, true} {
@@ -65,28 +91,11 @@ func TestLongHeadsCount(t *testing.T) {
 			for i := range 200 {
 				more = append(more, fmt.Sprintf("X-More-%d", i), strings.Repeat("v", 100))
 			}
-			asked, begun, goOn := make(chan int64, 1), make(chan struct{}), make(chan struct{})
-			r.engines[0].handler = func(w http.ResponseWriter, _ *http.Request) {
-				asked <- r.s.buffered.Load()
-				rc := startStream(w)
-				_, _ = io.WriteString(w, event("hello"))
-				_ = rc.Flush()
-				close(begun)
-				<-goOn
-				_, _ = io.WriteString(w, doneEvent)
+			held, a := r.heldBefore(chatPath, streamed(chatBody), more...)
+			if held < 200*(100+fieldBytes) {
+				t.Errorf("%d bytes are held before the answer", held)
 			}
-			got := make(chan answer, 1)
-			go func() { got <- r.post(chatPath, streamed(chatBody), more...) }()
-			if n := <-asked; n < 200*(100+fieldBytes) {
-				t.Errorf("%d bytes are held before the answer", n)
-			}
-			<-begun
-			synctest.Wait()
-			if n := r.s.buffered.Load(); n != 0 {
-				t.Errorf("%d bytes are held while the answer comes", n)
-			}
-			close(goOn)
-			if a := <-got; a.status != 200 || !strings.HasSuffix(a.body, doneEvent) {
+			if a.status != 200 || !strings.HasSuffix(a.body, doneEvent) {
 				t.Errorf("got %+v", a)
 			}
 			synctest.Wait()
