@@ -95,17 +95,18 @@ func (c *call) stream(l *leg, resp *http.Response) {
 	c.forgetQuestion()
 	c.head(resp, resp.ContentLength)
 	var sniff sse.Sniffer
+	end, open := endLeft, closeDelimited(resp)
 	resp.Header = nil // it was passed on
-	end := endLeft
 	l.clock.Stop()
 	if c.flush() == nil { // the head: a client may wait for it while the engine thinks
-		end = c.copyStream(l, resp, &sniff)
+		end = c.copyStream(l, resp, &sniff, open)
 	}
 	c.usage = sniff.Usage()
 	c.closeStream(l, resp, end, &sniff)
 }
 
-func (c *call) copyStream(l *leg, resp *http.Response, sniff *sse.Sniffer) ending {
+// copyStream copies what comes until it ends. open says that what comes has to tell by itself whether it is whole.
+func (c *call) copyStream(l *leg, resp *http.Response, sniff *sse.Sniffer, open bool) ending {
 	waiter, _ := resp.Body.(upstream.Waiter)
 	l.boundSilence(c.v.Settings.StreamIdle)
 	for {
@@ -120,7 +121,7 @@ func (c *call) copyStream(l *leg, resp *http.Response, sniff *sse.Sniffer) endin
 		case err == nil:
 			continue
 		case errors.Is(err, io.EOF):
-			if closeDelimited(resp) && sniff.End() == sse.EndTruncated {
+			if open && sniff.End() == sse.EndTruncated {
 				return endBroken // an engine that died looks the same as one that is done
 			}
 			return endClean
@@ -158,9 +159,10 @@ func (c *call) copyPart(l *leg, resp *http.Response, sniff *sse.Sniffer) (left b
 	return c.send(buf[:n]) != nil || c.flush() != nil, err
 }
 
-// closeDelimited tells whether only the end of the connection says where the body ends.
+// closeDelimited tells whether only the end of the connection says where the body ends, and the body can be read: of one that is compressed nothing tells
+// whether it is whole.
 func closeDelimited(resp *http.Response) bool {
-	return resp.ProtoMajor == 1 && resp.ContentLength < 0 && len(resp.TransferEncoding) == 0
+	return resp.ProtoMajor == 1 && resp.ContentLength < 0 && len(resp.TransferEncoding) == 0 && !encoded(resp.Header)
 }
 
 // brokenJSON tells whether an answer of which the end of the connection was the end is half a JSON value: an engine that died looks the

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bufio"
+	"compress/gzip"
 	"io"
 	"net"
 	"net/http"
@@ -172,6 +173,15 @@ func TestRequestID(t *testing.T) {
 func TestAnswerBytes(t *testing.T) {
 	long := `{"text":"` + strings.Repeat("é", 1<<20) + `","usage":{"prompt_tokens":7}}`
 	sse := ": comment\r\n\r\ndata: {\"a\":1}\r\ndata: more\r\n\r\nevent: x\nid: 1\nretry: 5\ndata:{\"choices\":[]}\n\n\ndata: [DONE]\n\n"
+	var packed [2]string // gzip's: nothing can be read in them
+	for i, text := range []string{okAnswer, event("x") + doneEvent} {
+		var b strings.Builder
+		z := gzip.NewWriter(&b)
+		_, _ = io.WriteString(z, text)
+		_ = z.Close()
+		packed[i] = b.String()
+	}
+	const coding = "Content-Encoding: gzip\r\n"
 	head := func(status, contentType, more string) string {
 		h := "HTTP/1.1 " + status + "\r\n"
 		if contentType != "" {
@@ -212,6 +222,10 @@ func TestAnswerBytes(t *testing.T) {
 		{"stream without a type", streamed(chatBody), head("200 OK", "", "Transfer-Encoding: chunked\r\n") + chunked(sse), 200, "", sse},
 		{"stream that nobody asked for", chatBody, head("200 OK", "text/event-stream", "Transfer-Encoding: chunked\r\n") + chunked(sse), 200, "text/event-stream", sse},
 		{"JSON instead of a stream", streamed(chatBody), head("200 OK", "application/json", length(okAnswer)) + okAnswer, 200, "application/json", okAnswer},
+		{"packed", chatBody, head("200 OK", "application/json", coding+length(packed[0])) + packed[0], 200, "application/json", packed[0]},
+		{"packed to the close", chatBody, head("200 OK", "application/json", coding) + packed[0], 200, "application/json", packed[0]},
+		{"long and packed to the close", chatBody, head("200 OK", "application/json", coding) + packed[0] + long, 200, "application/json", packed[0] + long},
+		{"packed stream to the close", streamed(chatBody), head("200 OK", "text/event-stream", coding) + packed[1], 200, "text/event-stream", packed[1]},
 		{"client error", streamed(chatBody), head("422 No", "application/json", length(`{"detail":"http"}`)) + `{"detail":"http"}`, 422, "application/json", `{"detail":"http"}`},
 		{"server error as a stream", streamed(chatBody), head("500 Oh", "text/event-stream", "Transfer-Encoding: chunked\r\n") + chunked("data: {\"error\":1}\n\n"), 500, "text/event-stream", "data: {\"error\":1}\n\n"},
 		{"informational first", chatBody, "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + head("200 OK", "application/json", length(okAnswer)) + okAnswer, 200, "application/json", okAnswer},
