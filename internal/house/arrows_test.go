@@ -119,7 +119,7 @@ var arrows = map[string][]string{
 	"internal/gateway/tracing":             {"internal/gateway/explain", "internal/gateway/load"},                              // spans, in the words of the decision log
 	"internal/gateway/tracing/tracingtest": {},                                                                                 // a collector of spans
 	"internal/gateway/keyring":             {},
-	"internal/gateway/fleet/ask":           {},
+	"internal/gateway/fleet/ask":           {"internal/gateway/sock"},
 	"internal/gateway/load/source":         {"internal/gateway/fleet", "internal/gateway/load", "internal/gateway/fleet/ask"},
 	"internal/gateway/fleet/introspect":    {"internal/gateway/fleet", "internal/gateway/load", "internal/gateway/fleet/ask"},
 	// The keeper owns the fleet in time: it introduces engines, polls them and publishes views of them.
@@ -132,7 +132,7 @@ var arrows = map[string][]string{
 	"internal/gateway/api": {
 		"internal/gateway/bucket", "internal/gateway/policy", "internal/gateway/fleet", "internal/gateway/load",
 		"internal/gateway/prefix", "internal/gateway/api/body", "internal/gateway/api/sse", "internal/gateway/explain", "internal/gateway/keyring", "internal/telemetry",
-		"internal/gateway/lifetime", "internal/gateway/upstream",
+		"internal/gateway/lifetime", "internal/gateway/upstream", "internal/gateway/sock",
 		"internal/gateway/tokens/...", "internal/gateway/tracing",
 	},
 	"internal/gateway": {"internal/gateway/...", "internal/telemetry"}, // wires one gateway from a configuration

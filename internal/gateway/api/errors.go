@@ -52,6 +52,7 @@ var (
 	errBreakerOpen   = &Error{Status: http.StatusServiceUnavailable, Code: "breaker_open", Message: "the engine has failed too often to be tried now"}
 	errMisconfigured = &Error{Status: http.StatusServiceUnavailable, Code: "worker_misconfigured", Message: "the engine cannot serve this request as it is configured"}
 	errOverloaded    = &Error{Status: http.StatusServiceUnavailable, Code: "gateway_overloaded", Message: "this gateway holds as many request bodies as it may", RetryAfter: 1}
+	errNoDescriptor  = &Error{Status: http.StatusServiceUnavailable, Code: "gateway_overloaded", Message: "this gateway has as many connections as its system lets it have", RetryAfter: 1}
 	errDraining      = &Error{Status: http.StatusServiceUnavailable, Code: "draining", Message: "this gateway is shutting down"}
 )
 

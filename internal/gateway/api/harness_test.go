@@ -84,6 +84,7 @@ type engine struct {
 
 	refuse  atomic.Bool                   // connections are refused
 	drop    atomic.Bool                   // they are neither refused nor taken
+	short   atomic.Bool                   // this side has no descriptor for one
 	handler http.HandlerFunc              // nil: answer okAnswer
 	raw     func(c net.Conn, r *seenCall) // instead of the handler: the request's head and body were read from c
 	bare    func(c net.Conn)              // instead of both: nothing was read
@@ -345,6 +346,9 @@ func (r *rig) dialEngine(ctx context.Context, _, addr string) (net.Conn, error) 
 			e.mu.Unlock()
 			if e.refuse.Load() {
 				return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+			}
+			if e.short.Load() {
+				return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("socket", syscall.EMFILE)}
 			}
 			if e.drop.Load() {
 				<-ctx.Done()

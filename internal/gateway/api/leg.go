@@ -18,6 +18,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/lifetime"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
 	"github.com/perigee-llm/perigee/internal/gateway/policy"
+	"github.com/perigee-llm/perigee/internal/gateway/sock"
 	"github.com/perigee-llm/perigee/internal/gateway/tracing"
 	"github.com/perigee-llm/perigee/internal/gateway/upstream"
 )
@@ -296,6 +297,10 @@ func (l *leg) judgeError(err error) (fleet.Outcome, string, *failure) {
 		// A kept connection that the engine closed says nothing of the engine: it may have been restarted, or its
 		// keep-alive ran out as we wrote. The next attempt may go there again, over a new connection that will tell.
 		return fleet.Cancelled, "error", &failure{answer: errUnreachable, what: "a kept connection was closed: " + err.Error(), again: true}
+	}
+	if !l.connected && sock.Shortage(err) {
+		// Another engine may have a kept connection, or ports left on the way to it. The fault is none of theirs.
+		return fleet.Cancelled, "cancelled", &failure{answer: errNoDescriptor, what: "no connection can be made here: " + err.Error(), again: true, exclude: id}
 	}
 	outcome := fleet.Failure
 	if !l.connected && nobodyThere(err) {

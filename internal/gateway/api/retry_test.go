@@ -71,13 +71,14 @@ func TestOneRequestStrikesOnce(t *testing.T) {
 	}{
 		"hang up": {func(e *engine) { e.raw = func(net.Conn, *seenCall) {} }, 1},
 		"absent":  {func(e *engine) { e.refuse.Store(true) }, 3},
+		"short":   {func(e *engine) { e.short.Store(true) }, 0}, // the gateway is, of descriptors
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, rigOptions{Specs: plain(4, fleet.VLLM)}, func(t *testing.T, r *rig) {
 				for _, e := range r.engines {
 					c.broken(e)
 				}
-				if a := r.post(chatPath, chatBody); a.status != 502 {
+				if a := r.post(chatPath, chatBody); a.status < 502 {
 					t.Errorf("got %+v", a)
 				}
 				strikes := 0
@@ -97,6 +98,7 @@ func TestOneRequestStrikesOnce(t *testing.T) {
 func TestRetry(t *testing.T) {
 	refuse := func(e *engine) { e.refuse.Store(true) }
 	drop := func(e *engine) { e.raw = func(net.Conn, *seenCall) {} }
+	short := func(e *engine) { e.short.Store(true) }
 	garbage := func(e *engine) {
 		e.raw = func(c net.Conn, _ *seenCall) { _, _ = io.WriteString(c, "nothing of HTTP\r\n") }
 	}
@@ -118,6 +120,8 @@ func TestRetry(t *testing.T) {
 		{"two bad ones", []func(*engine){refuse, drop, fine}, 3, 200, "", []string{"w0 no connection", "w2 answered"}},
 		{"three bad ones", []func(*engine){refuse, drop, refuse, fine}, 3, 502, "upstream_unreachable", []string{"w0 no connection", "w2 no connection", "w1 no connection"}},
 		{"all bad", []func(*engine){refuse, drop}, 3, 502, "upstream_unreachable", []string{"w0 no connection", "w1 no connection", " not selected"}},
+		{"no descriptor", []func(*engine){short, fine}, 3, 200, "", []string{"w0 no connection can be made here", "w1 answered"}},
+		{"no descriptors at all", []func(*engine){short, short}, 3, 503, "gateway_overloaded", []string{"w0 no connection can be made here", "w1 no connection can be made here", " not selected"}},
 		{"one attempt", []func(*engine){refuse, fine}, 1, 502, "upstream_unreachable", []string{"w0 no connection"}},
 		{"garbage", []func(*engine){garbage, fine}, 3, 502, "upstream_invalid_answer", []string{"w0 unreadable answer"}},
 		{"time-out", []func(*engine){hang, fine}, 3, 504, "upstream_timeout", []string{"w0 no answer in time"}},

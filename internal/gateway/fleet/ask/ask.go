@@ -14,6 +14,8 @@ import (
 	"net"
 	"net/http"
 	"sync"
+
+	"github.com/perigee-llm/perigee/internal/gateway/sock"
 )
 
 // The classes of a failed question; every error of [Get] is of one of them by errors.Is, or is the caller's own.
@@ -23,6 +25,8 @@ var (
 	// ErrNoConnection is the part of [ErrUnreachable] in which nobody was there to ask: the connection was refused, or there is no such
 	// host or way to it. A connection that took too long to be made is none of it: an engine too busy to accept looks the same.
 	ErrNoConnection = fmt.Errorf("%w: no connection", ErrUnreachable)
+	// ErrShortage is the part of [ErrUnreachable] in which this host had no descriptor, memory or port for a connection. It says nothing of the engine.
+	ErrShortage = fmt.Errorf("%w: no connection can be made here", ErrUnreachable)
 	// ErrStatus means that the engine answered with a status other than 200; errors.As a [StatusError] tells which.
 	ErrStatus = errors.New("refused")
 	// ErrMalformed means that the answer was whole, but not what was asked for: asking again gives the same.
@@ -115,6 +119,9 @@ func Get(ctx context.Context, client *http.Client, url, accept string, limit int
 
 // unreached returns the class of an error that came in place of an answer.
 func unreached(err error) error {
+	if sock.Shortage(err) {
+		return ErrShortage
+	}
 	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" && !dial.Timeout() {
 		return ErrNoConnection
 	}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/iotest"
 
@@ -96,6 +97,7 @@ func TestNoConnection(t *testing.T) {
 	}{
 		{"refused", plain, closed, true},
 		{"no such host", fails(&net.OpError{Op: "dial", Err: &net.DNSError{IsNotFound: true}}), "http://engine", true},
+		{"no descriptor here", fails(&net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}), "http://engine", false},
 		{"connecting took too long", fails(&net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}), "http://engine", false},
 		{"the answer took too long", fails(context.DeadlineExceeded), "http://engine", false},
 		{"reset", fails(&net.OpError{Op: "read", Err: errors.New("connection reset")}), "http://engine", false},

@@ -42,9 +42,9 @@ func (c *connection) ended(now time.Time) { c.until = now.Add(keptFor) }
 
 // lost tells whether a question that failed with err did so for the way to the engine: no connection came about in its time, as with a host that
 // drops what comes while it starts, or a new one ended without a whole answer, as with a proxy before nobody. An answer that is slow to come is
-// none of it.
+// none of it, nor is a want of descriptors here.
 func (c *connection) lost(err error) bool {
-	if !errors.Is(err, ask.ErrUnreachable) {
+	if !errors.Is(err, ask.ErrUnreachable) || errors.Is(err, ask.ErrShortage) {
 		return false
 	}
 	return !c.made || c.fresh && !timedOut(err)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -49,6 +50,9 @@ func TestLost(t *testing.T) {
 		{"refused", func(context.Context) (net.Conn, error) {
 			return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 		}, 1, false, true, false},
+		{"no descriptor here", func(context.Context) (net.Conn, error) {
+			return nil, &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}
+		}, 1, false, false, false},
 		{"taken and ended", answers(""), 1, false, true, true},
 		{"cut", answers(good[:len(good)-1]), 1, false, true, true},
 		{"refuses to tell", answers("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"), 1, false, false, true},
