@@ -155,6 +155,12 @@ func TestStoppedManager(t *testing.T) {
 	if err := cmd.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	for err = unix.EINTR; err == unix.EINTR; { // what it was about to do it may do until all its threads stand still
+		_, err = unix.Wait4(cmd.Process.Pid, nil, unix.WUNTRACED, nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	ended := make(chan error, 1)
 	go func() {
 		_, err := s.RestoreInto(a.Lease, 0, e.pages(0, 8, 16))
