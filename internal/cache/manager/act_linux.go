@@ -45,6 +45,9 @@ func (m *Manager) answer(a core.Action, by *asker) {
 	switch a := a.(type) {
 	case core.Refused:
 		if by != nil && by.s.id == a.Session {
+			if by.kind == wire.KindQuery || by.kind == wire.KindFetch {
+				m.mu.story.answered(m.now(), a.Session, by.ticket, "refused: "+wire.ClassOf(a.Class).String(), nil)
+			}
 			one := *by
 			one.item += a.Item
 			m.refuse(&one, wire.ClassOf(a.Class), "")
@@ -58,12 +61,15 @@ func (m *Manager) answer(a core.Action, by *asker) {
 			m.send(&p.by, by, &wire.Published{Op: p.op, Sealed: a.Sealed, Dropped: a.Dropped})
 		}
 	case core.Busy:
+		m.answeredNow(by.s, a.Ticket)
 		m.mu.story.answered(m.now(), a.Session, a.Ticket, "busy", nil)
 		m.send(by, by, &wire.Busy{Ticket: a.Ticket})
 	case core.Loading:
+		m.answeredNow(by.s, a.Ticket)
 		by.s.queries[a.Ticket.Op] = by
 		m.send(by, by, &wire.Loading{Ticket: a.Ticket})
 	case core.Candidates:
+		m.answeredNow(by.s, a.Ticket)
 		m.mu.story.answered(m.now(), a.Session, a.Ticket, "candidates", leading(a.Positions))
 		m.send(by, by, &wire.Candidates{Ticket: a.Ticket, Positions: a.Positions})
 	case core.Ready:
@@ -99,14 +105,24 @@ func (m *Manager) ready(a core.Ready, by *asker) {
 		return
 	}
 	to := s.queries[a.Ticket.Op]
-	if by != nil && by.s == s && (by.kind == wire.KindQuery || by.kind == wire.KindPoll) && by.op == a.Ticket.Op {
+	if by != nil && by.s == s && (by.kind == wire.KindQuery || by.kind == wire.KindPoll) && by.ticket == a.Ticket {
 		to = by
 	}
 	if to == nil {
 		return // it was cancelled as its answer came
 	}
-	delete(s.queries, a.Ticket.Op)
+	m.answeredNow(s, a.Ticket)
 	m.send(to, by, &wire.Ready{Ticket: a.Ticket, Why: a.Why, Lease: a.Lease, Hits: a.Hits, Arenas: a.Arenas})
+}
+
+// answeredNow notes that nobody waits for the answer to a query any more: it was given, or another revision has taken its place.
+func (m *Manager) answeredNow(s *session, t core.Ticket) {
+	if q := s.queries[t.Op]; q != nil {
+		if q.ticket != t {
+			m.mu.story.answered(m.now(), s.id, q.ticket, "replaced", nil)
+		}
+		delete(s.queries, t.Op)
+	}
 }
 
 func (m *Manager) restored(a core.Restored, by *asker) {

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/cache/channel/client"
+	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
 	"github.com/perigee-llm/perigee/internal/cache/core"
 	"github.com/perigee-llm/perigee/internal/cache/state"
 )
@@ -168,6 +169,48 @@ func TestExplainDiscovered(t *testing.T) {
 		if len(x.Hits) != 1 || x.Hits[0] != 3 || (n == 3) != (x.First == nil) || x.First != nil && x.First.Block != hex.EncodeToString(missing[:]) {
 			t.Errorf("%d: %+v %+v", n, x, x.First)
 		}
+	}
+}
+
+// TestExplainUnanswered: a query that nobody waits for any more is told of as what has become of it, and not as if its answer was to come.
+func TestExplainUnanswered(t *testing.T) {
+	m := begin(t, func(o *Options) { o.Admin, o.Core.Budgets.Total = "127.0.0.1:0", 4*8192 })
+	s, _ := victimOf(m) // its lease has all the bytes
+	cred := s.Credentials()
+	c := raw(m, func(o *client.Options) { o.Join = &cred })
+	say := func(what wire.Message, want wire.Kind) {
+		t.Helper()
+		c.say(what)
+		if a, _ := c.hear(); a.Kind() != want {
+			t.Fatalf("%T was answered with %T %+v", what, a, a)
+		}
+	}
+	ask := func(op, revision uint64, want wire.Kind) {
+		t.Helper()
+		q := query(1, 4)
+		q.Ticket, q.Request = core.Ticket{Op: op, Revision: revision}, "mine"
+		say(q, want)
+	}
+	ask(100, 1, wire.KindLoading)
+	ask(100, 2, wire.KindLoading)
+	ask(101, 1, wire.KindLoading)
+	c.say(&wire.Cancel{Ticket: core.Ticket{Op: 101, Revision: 1}})
+	ask(99, 1, wire.KindRefused)
+	say(&wire.Fetch{Request: "mine", Hashes: hashes(1, 4)}, wire.KindRefused)
+	answers := func() (out []string) {
+		var all []QueryExplanation
+		m.admin("GET", "/explain?request=mine", &all)
+		for _, x := range all {
+			out = append(out, x.Answer)
+		}
+		return out
+	}
+	if got, want := answers(), []string{"refused: invalid", "refused: retired", "cancelled", "loading", "replaced"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	c.goodbye()
+	if got := answers()[3]; got != "lost" {
+		t.Errorf("of a session that has ended: %q", got)
 	}
 }
 

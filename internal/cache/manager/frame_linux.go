@@ -86,11 +86,14 @@ func (m *Manager) serve(by *asker, msg wire.Message) {
 	case *wire.Query:
 		m.query(by, e)
 	case *wire.Poll:
-		by.op = e.Ticket.Op
+		by.ticket = e.Ticket
 		m.locked(func() { m.step(&core.Poll{Session: id, Ticket: e.Ticket}, by) })
 	case *wire.Cancel:
 		m.locked(func() {
-			delete(by.s.queries, e.Ticket.Op)
+			if q := by.s.queries[e.Ticket.Op]; q != nil && q.ticket == e.Ticket { // not that of a revision which has taken its place
+				m.mu.story.answered(m.now(), id, e.Ticket, "cancelled", nil)
+				delete(by.s.queries, e.Ticket.Op)
+			}
 			m.step(&core.Cancel{Session: id, Ticket: e.Ticket}, by)
 		})
 	case *wire.Start:
@@ -211,7 +214,7 @@ func (m *Manager) query(by *asker, e *wire.Query) {
 		m.refuse(by, wire.BadDemand, text)
 		return
 	}
-	by.op = e.Ticket.Op
+	by.ticket = e.Ticket
 	ev := &core.Query{
 		Session: by.s.id, Ticket: e.Ticket, Mode: e.Mode, Scope: e.Scope, Demand: e.Wants, Consumers: e.Consumers, Priority: e.Priority,
 		Wait: micros(e.WaitMicros),

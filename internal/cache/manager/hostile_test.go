@@ -109,6 +109,65 @@ func TestMadeUpConsumers(t *testing.T) {
 	})
 }
 
+// TestRevised: of a query that was replaced by one which is answered at once, whatever the answer, nothing is kept.
+func TestRevised(t *testing.T) {
+	m := begin(t, func(o *Options) { o.Core.Budgets.Total = 4 * 8192 })
+	s, _ := victimOf(m) // its lease has all the bytes
+	cred := s.Credentials()
+	c := raw(m, func(o *client.Options) { o.Join = &cred })
+	ask := func(op, revision uint64, mode core.Mode, first int, want wire.Kind) {
+		t.Helper()
+		q := query(first, 4)
+		q.Ticket, q.Mode = core.Ticket{Op: op, Revision: revision}, mode
+		c.say(q)
+		if a, _ := c.hear(); a.Kind() != want {
+			t.Fatalf("operation %d, revision %d: %T %+v", op, revision, a, a)
+		}
+	}
+	for i, mode := range []core.Mode{core.Warm, core.Discover, core.Prefix} {
+		op := 100 + uint64(i)
+		ask(op, 1, core.Prefix, 1, wire.KindLoading)
+		kind := map[core.Mode]wire.Kind{core.Warm: wire.KindBusy, core.Discover: wire.KindCandidates, core.Prefix: wire.KindReady}[mode]
+		prompt := 1
+		if mode == core.Prefix {
+			prompt = 2 // which is not there
+		}
+		ask(op, 2, mode, prompt, kind)
+	}
+	m.locked(func() {
+		if n := len(m.mu.sessions[cred.Session].queries); n > 0 {
+			t.Errorf("%d queries are waited for, and none is under way", n)
+		}
+	})
+}
+
+// TestCancelOfAnOlderRevision: it is passed over, and the query that took its place is answered when it can be.
+func TestCancelOfAnOlderRevision(t *testing.T) {
+	m := begin(t, func(o *Options) { o.Core.Budgets.Total = 4 * 8192 })
+	s, lease := victimOf(m) // it has all the bytes
+	cred := s.Credentials()
+	c := raw(m, func(o *client.Options) { o.Join = &cred })
+	for revision := range uint64(2) {
+		q := query(1, 4)
+		q.Ticket = core.Ticket{Op: 100, Revision: 1 + revision}
+		c.say(q)
+		if a, _ := c.hear(); a.Kind() != wire.KindLoading {
+			t.Fatalf("%T %+v", a, a)
+		}
+	}
+	for _, revision := range []uint64{1, 3} {
+		c.say(&wire.Cancel{Ticket: core.Ticket{Op: 100, Revision: revision}})
+	}
+	c.say(&wire.Ping{}) // both are taken when it is answered
+	if a, _ := c.hear(); a.Kind() != wire.KindPong {
+		t.Fatalf("%T %+v", a, a)
+	}
+	c.say(&wire.Release{Lease: lease.ID})
+	if a, _ := c.hear(); a == nil || a.Kind() != wire.KindReady {
+		t.Errorf("%T %+v", a, a)
+	}
+}
+
 // TestHostileFrames sends rubbish of many kinds: each connection ends or is told, and the honest one notices nothing.
 func TestHostileFrames(t *testing.T) {
 	m := begin(t, func(o *Options) { o.Instances = 2 })

@@ -59,7 +59,8 @@ type asker struct {
 	s    *session
 	kind wire.Kind
 	item uint32
-	op   uint64 // of Query and Poll
+	// ticket is of Query and Poll.
+	ticket core.Ticket
 	// plan is what Start was answered with, for the asker himself to verify and send.
 	plan *core.Plan
 	// msg is a Publish, and chain the name of the last block of its group 0, for its Granted.
@@ -115,6 +116,9 @@ func (m *Manager) lose(s *session) {
 	m.step(&core.Lost{Session: s.id}, nil)
 	for c := range s.conns {
 		c.End(wire.StaleSession, "the session has ended")
+	}
+	for _, q := range s.queries {
+		m.mu.story.answered(m.now(), s.id, q.ticket, "lost", nil)
 	}
 	clear(s.publish)
 	clear(s.queries)

@@ -117,7 +117,8 @@ func (s *story) asked(now time.Duration, who *session, e *wire.Query) {
 }
 
 func (s *story) answered(now time.Duration, who core.SessionID, t core.Ticket, answer string, hits []uint32) {
-	if q := s.query(who.Number, t.Op); q != nil && q.Ticket == t && q.Answer == "loading" {
+	q := s.queries.last(func(a *asked) bool { return a.Session == who.Number && a.Ticket == t })
+	if q != nil && q.Answer == "loading" {
 		q.Answer, q.Hits, q.Took = answer, hits, now-q.At
 		first := q.missing()
 		if q.names = nil; first != nil {
