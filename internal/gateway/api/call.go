@@ -196,10 +196,10 @@ func (c *call) serve(kind body.Kind) {
 	defer c.survive()
 	defer c.extend() // for what the server has still to write
 	defer c.forgetQuestion()
+	c.rest()
 	if e := c.prepare(kind); e != nil {
 		c.refuse(e)
 	} else {
-		c.rest()
 		c.run()
 	}
 }

@@ -30,6 +30,8 @@ type flushResult struct {
 // flushCache has every engine empty its prefix cache, whatever its breaker says. It answers 200 if all did (or there is none),
 // and 502 if one did not.
 func (s *Server) flushCache(w http.ResponseWriter, r *http.Request) {
+	rc := deadlines(w)
+	_ = rc.SetWriteDeadline(time.Time{}) // nothing is written while engines are waited for
 	var workers []*fleet.Worker
 	for x := range s.Registry.View().All() {
 		workers = append(workers, x)
@@ -58,6 +60,7 @@ func (s *Server) flushCache(w http.ResponseWriter, r *http.Request) {
 	if len(out.Failed) > 0 {
 		status = http.StatusBadGateway
 	}
+	_ = rc.SetWriteDeadline(time.Now().Add(s.current.Load().Settings.ClientStall))
 	writeJSON(w, status, out)
 }
 

@@ -1,12 +1,16 @@
 package api
 
 import (
+	"bytes"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 )
 
 // TestHTTP2 holds that over HTTP/2 an answer may take longer to come than a client may take to read, before its head and within,
@@ -71,6 +75,127 @@ func TestHTTP2(t *testing.T) {
 			r.wantSlowReader(true)
 		})
 	})
+}
+
+// TestHTTP2SlowBody: a body may take longer to come than a client may take to read, as long as something of it comes.
+func TestHTTP2SlowBody(t *testing.T) {
+	for path, text := range map[string]string{chatPath: chatBody, "/tokenize": `{"model":"m","prompt":"hello"}`} {
+		t.Run(path, func(t *testing.T) {
+			o := rigOptions{HTTP2: true, Settings: func(s *Settings) { s.ClientStall = 5 * time.Second; s.BodyStall = 5 * time.Second }}
+			modelBubble(t, measured(t), o, func(t *testing.T, r *rig) {
+				in, out := io.Pipe()
+				r.wg.Go(func() {
+					for i := range text {
+						_, _ = io.WriteString(out, text[i:i+1]) // what is wrong shows in the answer
+						<-time.After(4 * time.Second / 8)
+					}
+					_ = out.Close()
+				})
+				resp, err := r.client.Post("http://gateway"+path, "application/json", in)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = resp.Body.Close() }()
+				if got, err := io.ReadAll(resp.Body); resp.StatusCode != 200 || err != nil {
+					t.Errorf("got %d %s, %v", resp.StatusCode, got, err)
+				}
+			})
+		})
+	}
+}
+
+// TestHTTP2ReadsNothing: a client without a window for its answer is ended by its time-out, whatever it asked for and however short the answer is.
+func TestHTTP2ReadsNothing(t *testing.T) {
+	for name, c := range map[string]struct{ path, text string }{
+		"an answer":     {chatPath, chatBody},
+		"a stream":      {chatPath, streamed(chatBody)},
+		"a refusal":     {chatPath, "{}"},
+		"few tokens":    {"/tokenize", `{"model":"m","prompt":"hello"}`},
+		"many tokens":   {"/tokenize", `{"model":"m","prompt":"` + strings.Repeat("hello ", 5000) + `"}`},
+		"no tokens":     {"/tokenize", `{"model":"m"}`},
+		"a text":        {"/v1/detokenize", `{"model":"m","tokens":[1,2,3]}`},
+		"another path":  {"/nothing", ""},
+		"list of model": {"/v1/models", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			modelBubble(t, measured(t), rigOptions{HTTP2: true}, func(t *testing.T, r *rig) {
+				ended := readsNothing(t, r, c.path, c.text)
+				r.pass(clientStall - time.Second)
+				select {
+				case <-ended:
+					t.Error("its time was not over")
+				default:
+				}
+				r.pass(2 * time.Second)
+				select {
+				case <-ended:
+				default:
+					t.Error("it still holds its place")
+				}
+				r.atRest()
+			})
+		})
+	}
+}
+
+// readsNothing sends a request over a connection of its own, with no window for the answer. What it returns is closed when the stream is ended.
+func readsNothing(t *testing.T, r *rig, path, text string) <-chan struct{} {
+	t.Helper()
+	conn, err := r.public.dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := http2.NewFramer(conn, conn)
+	ended := make(chan struct{})
+	r.wg.Go(func() {
+		defer func() { _ = conn.Close() }()
+		for {
+			got, err := f.ReadFrame()
+			if err != nil {
+				return
+			}
+			if _, is := got.(*http2.RSTStreamFrame); is {
+				close(ended)
+				return
+			}
+		}
+	})
+	method := http.MethodPost
+	if text == "" {
+		method = http.MethodGet
+	}
+	var block bytes.Buffer
+	coder := hpack.NewEncoder(&block)
+	for i, all := 0, []string{":method", method, ":scheme", "http", ":authority", "x", ":path", path}; i < len(all); i += 2 {
+		if err := coder.WriteField(hpack.HeaderField{Name: all[i], Value: all[i+1]}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err = io.WriteString(conn, http2.ClientPreface)
+	steps := []func() error{
+		func() error { return f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}) },
+		f.WriteSettingsAck,
+		func() error {
+			return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndHeaders: true, EndStream: text == ""})
+		},
+	}
+	for ; len(text) > 1<<14; text = text[1<<14:] {
+		part := []byte(text[:1<<14])
+		steps = append(steps, func() error { return f.WriteData(1, false, part) })
+	}
+	if text != "" {
+		rest := []byte(text)
+		steps = append(steps, func() error { return f.WriteData(1, true, rest) })
+	}
+	for _, step := range steps {
+		if err == nil {
+			err = step()
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ended
 }
 
 // after waits on the fake clock, or until the request ends.

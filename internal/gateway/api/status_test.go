@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -204,6 +205,22 @@ func TestFlush(t *testing.T) {
 			t.Errorf("without engines: %d %+v", status, got)
 		}
 	})
+}
+
+// TestFlushTakesLong: an answer that takes longer to come than a client may take to read it arrives all the same.
+func TestFlushTakesLong(t *testing.T) {
+	for _, http2 := range []bool{false, true} {
+		t.Run(fmt.Sprint("HTTP/2 ", http2), func(t *testing.T) {
+			bubble(t, rigOptions{HTTP2: http2, Settings: func(s *Settings) { s.ClientStall, s.PublicFlush = 5*time.Second, true }}, func(t *testing.T, r *rig) {
+				r.engines[0].handler = func(_ http.ResponseWriter, q *http.Request) { <-q.Context().Done() }
+				began := time.Now()
+				a := r.post("/flush_cache", "")
+				if took := time.Since(began); a.status != 502 || !strings.Contains(a.body, "deadline") || took < time.Minute {
+					t.Errorf("got %+v after %v", a, took)
+				}
+			})
+		})
+	}
 }
 
 // TestMetricNames holds names, types and labels of all metrics: dashboards stand on them.

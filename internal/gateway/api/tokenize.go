@@ -145,6 +145,8 @@ func (s *Server) answerQuestion(w http.ResponseWriter, r *http.Request, q questi
 	c := &call{s: s, v: v, w: w, r: r, rc: *http.NewResponseController(w), started: time.Now(), ids: [1]string{requestID(r.Header)}}
 	w.Header()[headerRequestID] = c.ids[:]
 	defer c.letGo()
+	defer c.extend() // for what the server has still to write
+	c.rest()
 	m, e := c.readQuestion(q, model)
 	if e == nil {
 		e = answer(c, m)
@@ -156,6 +158,7 @@ func (s *Server) answerQuestion(w http.ResponseWriter, r *http.Request, q questi
 	}
 	if e != nil {
 		c.letGo()
+		c.extend()
 		s.refuse(w, e)
 	}
 }
