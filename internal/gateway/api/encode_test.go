@@ -238,6 +238,22 @@ func TestQuestionsCount(t *testing.T) {
 	}
 }
 
+// TestQuestionThatPanics: it gives its place back, as whatever else panics does.
+func TestQuestionThatPanics(t *testing.T) {
+	s := &Server{encoders: newEncoders()}
+	e := encoding{c: &call{s: s, asked: &asked{}}}
+	if !s.encoders.enter(t.Context(), longText, 0) {
+		t.Fatal("no place")
+	}
+	e.size = longText
+	defer func() {
+		if recover() == nil || len(s.encoders) != 0 {
+			t.Errorf("%d places are kept", len(s.encoders))
+		}
+	}()
+	e.question(nil, nil)
+}
+
 // TestAnswersToQuestions: an engine lists a number for each token at most, and the rest is not read.
 func TestAnswersToQuestions(t *testing.T) {
 	modelBubble(t, asking, rigOptions{}, func(t *testing.T, r *rig) {

@@ -175,8 +175,7 @@ func (c *call) ask(in *input) {
 		return
 	}
 	defer func() { e.settle(in) }()
-	question, exact := c.question(w, &r)
-	e.leave()
+	question, exact := e.question(w, &r)
 	if question == nil {
 		return
 	}
@@ -209,6 +208,12 @@ func (c *call) someEngine() (found *fleet.Worker) {
 		}
 	}
 	return found
+}
+
+// question makes a question in the place that it has, and gives the place back: the engine's answer is waited for without one.
+func (e *encoding) question(w *fleet.Worker, r *tokens.Request) (text []byte, exact bool) {
+	defer e.leave() // also if it panics
+	return e.c.question(w, r)
 }
 
 // question is the body of a request to /tokenize, nil where the engine cannot be asked. SGLang's takes no messages; it counts
