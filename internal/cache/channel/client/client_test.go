@@ -119,8 +119,15 @@ func TestFalseManagers(t *testing.T) {
 	}
 }
 
-// TestHalfDialled: a session that was registered and could not be opened is left, so that its arenas do not wait for this process's end.
+// TestHalfDialled: a session that was registered and could not be opened is left, so that its arenas do not wait for this process's end; one that was joined is left when the
+// caller says so.
 func TestHalfDialled(t *testing.T) {
+	for what, join := range map[string]*Credentials{"registered": nil, "joined": {Epoch: 1, Session: 1, Token: [16]byte{7}}} {
+		t.Run(what, func(t *testing.T) { halfDialled(t, join) })
+	}
+}
+
+func halfDialled(t *testing.T, join *Credentials) {
 	left := make(chan wire.Leave, 1)
 	n := 0
 	path := fake(t, func(conn net.Conn) {
@@ -137,7 +144,11 @@ func TestHalfDialled(t *testing.T) {
 		payload := make([]byte, h.Length)
 		io.ReadFull(conn, payload)
 		if n == 1 {
-			conn.Write(wire.Append(nil, wire.Header{Ref: 2, Epoch: 1, Session: 1}, &wire.Registered{Token: [16]byte{7}}))
+			answer := wire.Message(&wire.Registered{Token: [16]byte{7}})
+			if h.Kind == wire.KindAttach {
+				answer = &wire.Attached{}
+			}
+			conn.Write(wire.Append(nil, wire.Header{Ref: 2, Epoch: 1, Session: 1}, answer))
 			return
 		}
 		if m, _ := wire.Decode(h.Kind, payload); h.Kind == wire.KindLeave {
@@ -145,8 +156,19 @@ func TestHalfDialled(t *testing.T) {
 		}
 		conn.Write(wire.Append(nil, wire.Header{Ref: 2, Epoch: 1}, &wire.Bye{}))
 	})
-	if _, err := Dial(context.Background(), options(path)); !errors.Is(err, ErrLost) {
+	o := options(path)
+	o.Join = join
+	_, err := Dial(context.Background(), o)
+	if !errors.Is(err, ErrLost) {
 		t.Errorf("%v", err)
+	}
+	if half, ok := errors.AsType[*Unfinished](err); ok != (join != nil) {
+		t.Fatalf("%T %v", err, err)
+	} else if ok {
+		if len(left) > 0 {
+			t.Error("it was left, and other parts of it may be in use")
+		}
+		half.Close()
 	}
 	select {
 	case m := <-left:

@@ -60,6 +60,27 @@ func ClassOf(err error) wire.Class {
 	return 0
 }
 
+// Unfinished is Dial's error where a session was joined, but not to the end, and so has ended for all its parts. Nothing of it is mapped by the part that Dial was to make;
+// but the Manager waits for this process before it gives the session's memory to anybody.
+type Unfinished struct {
+	// Err is what went wrong.
+	Err  error
+	part *Session
+}
+
+// Error implements error.
+func (e *Unfinished) Error() string { return "joined by half: " + e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *Unfinished) Unwrap() error { return e.Err }
+
+// Close tells the Manager that this process uses nothing of the session any more. It is for when that is so: when the other parts of the session in this process, if it has some, are closed.
+// It waits for some seconds at most.
+func (e *Unfinished) Close() error {
+	e.part.leaveInTime()
+	return nil
+}
+
 // Options say who registers.
 type Options struct {
 	// Socket is the Manager's; required. Program names the caller's program, for logs.

@@ -53,7 +53,8 @@ func (m *mapping) slot(i, n uint32) []byte {
 	return m.mem[at : at+uint64(n) : at+uint64(n)]
 }
 
-// Dial registers an instance, or joins a session, and maps its arenas. The context bounds the start only.
+// Dial registers an instance, or joins a session, and maps its arenas. The context bounds the start only. Errors: those of this package; *Unfinished, which is to be closed, if it has
+// joined by half.
 func Dial(ctx context.Context, o Options) (*Session, error) {
 	if o.Copiers == 0 {
 		o.Copiers = max(1, min(4, runtime.NumCPU()/2))
@@ -70,10 +71,12 @@ func Dial(ctx context.Context, o Options) (*Session, error) {
 	}
 	if err := s.open(ctx); err != nil {
 		s.shut()
-		if o.Join == nil && s.cred.Session != 0 { // registered, and this process lives on: nobody else has the token
-			ctx, cancel := context.WithTimeout(context.Background(), leaveWait)
-			defer cancel()
-			s.leave(ctx)
+		switch { // else this process lives on, and is waited for
+		case s.cred.Session == 0: // it is of no session
+		case o.Join == nil: // nobody else has the token
+			s.leaveInTime()
+		default: // other parts of it may be in this process
+			return nil, &Unfinished{err, s}
 		}
 		return nil, err
 	}
@@ -88,7 +91,9 @@ func (s *Session) open(ctx context.Context) (err error) {
 		err = s.register(ctx)
 	} else {
 		s.cred = *s.opt.Join
-		_, err = s.attach(ctx, s.query, wire.RoleQuery)
+		if _, err = s.attach(ctx, s.query, wire.RoleQuery); ClassOf(err) != 0 {
+			s.cred = Credentials{} // it has not joined
+		}
 	}
 	if err != nil {
 		return err
@@ -276,15 +281,19 @@ func (s *Session) Close() error {
 		}
 	}
 	s.shut()
-	ctx, cancel := context.WithTimeout(context.Background(), leaveWait)
-	defer cancel()
-	s.leave(ctx)
+	s.leaveInTime()
 	return nil
 }
 
 // leaveWait bounds the wait of a process whose session was lost, and that has a connection again: longer than goodbyeWait, since its word is not on
 // the way before the Manager has said Welcome.
 const leaveWait = 5 * time.Second
+
+func (s *Session) leaveInTime() {
+	ctx, cancel := context.WithTimeout(context.Background(), leaveWait)
+	defer cancel()
+	s.leave(ctx)
+}
 
 // leave says goodbye of a session that was lost, so that its arenas need not wait for this process's end. A Manager that is another
 // one, or none, wants to hear nothing.
