@@ -297,6 +297,29 @@ class Lying(unittest.TestCase):
             link.close()
         self.assertEqual(len(os.listdir("/proc/self/fd")), fds)
 
+    def test_descriptors_that_no_frame_tells_of(self):
+        """They are closed with the frame that they came with; of frames that come together no more are kept than two may have."""
+        here, there = socket.socketpair()
+        with there, open("/dev/null") as f:
+            link = self.link(here)
+            send = lambda raw, n: there.sendmsg([raw], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [f.fileno()] * n))])
+            fds = len(os.listdir("/proc/self/fd"))
+            for ref in range(1, 4):
+                send(frame(wire.PONG, ref), 60)
+                self.assertEqual((link.receive().ref, len(os.listdir("/proc/self/fd"))), (ref, fds))
+            there.sendall(frame(wire.PONG, 4))  # is read together with the next one, whose descriptor stays
+            send(frame(wire.ARENAS, 5, b"", 1), 1)
+            self.assertEqual(link.receive().fds, [])
+            os.close(*link.receive().fds)
+            stream = b"".join(frame(wire.PONG, ref) for ref in range(6, 9))
+            for i in range(3):  # each brings a bit of the next one, too
+                send(stream[max(0, 32 * i + (i > 0)):32 * (i + 1) + 1], 60)
+            link.receive(), link.receive()
+            with self.assertRaises(wire.Malformed):
+                link.receive()
+            link.close()
+            self.assertEqual(len(os.listdir("/proc/self/fd")), fds - 1)  # but for the socket
+
     @staticmethod
     def link(sock):
         link = wire.Link.__new__(wire.Link)

@@ -10,6 +10,7 @@ import time
 
 HEADER = struct.Struct("<IBBHQQII")
 MAX_FRAME = 16 << 20
+MAX_DESCRIPTORS = 64  # of a frame
 
 HELLO, REGISTER, ATTACH, PUBLISH, SEAL, ABANDON, QUERY, POLL, CANCEL, START, COPIED, RELEASE, GOODBYE, MAP_ARENAS = range(1, 15)
 OFFER_POOL, PUBLISH_PIECES, RESTORE_PIECES, LEAVE, FETCH = 15, 19, 20, 22, 23
@@ -286,6 +287,8 @@ class Link:
                     a = array.array("i")
                     a.frombytes(raw[:len(raw) - len(raw) % a.itemsize])
                     self.fds.extend(a)
+            if len(self.fds) > 2 * MAX_DESCRIPTORS:  # of two frames that have been read together
+                raise Malformed(f"{len(self.fds)} descriptors that no frame tells of")
             if not data:
                 raise EOFError("the Manager has hung up")
             self.buffer += data
@@ -305,10 +308,15 @@ class Link:
         payload = bytes(memoryview(self.buffer)[HEADER.size:HEADER.size + length])
         del self.buffer[:HEADER.size + length]
         fds, self.fds = self.fds[:nfds], self.fds[nfds:]
+        if not self.buffer:  # descriptors come with their frame's first byte: what is left is of this one, which does not tell of it
+            self._close_fds()
         return Frame(kind, ref, epoch, session, payload, fds)
 
-    def close(self):
+    def _close_fds(self):
         for fd in self.fds:
             os.close(fd)
         self.fds = []
+
+    def close(self):
+        self._close_fds()
         self.sock.close()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
 	"github.com/perigee-llm/perigee/internal/cache/core"
@@ -116,6 +117,46 @@ func TestFalseManagers(t *testing.T) {
 				t.Errorf("%v, want %v", err, c.want)
 			}
 		})
+	}
+}
+
+// TestUntoldDescriptors: those that a frame does not tell of are closed with it.
+func TestUntoldDescriptors(t *testing.T) {
+	path := fake(t, func(conn net.Conn) {
+		for ref := uint64(1); ; ref++ {
+			if _, err := question(conn); err != nil {
+				conn.Close()
+				return
+			}
+			m := wire.Message(&wire.Pong{})
+			if ref == 1 {
+				m = &wire.Welcome{Version: 1}
+			}
+			conn.(*net.UnixConn).WriteMsgUnix(wire.Append(nil, wire.Header{Ref: ref, Epoch: 1}, m), unix.UnixRights(slices.Repeat([]int{0}, 60)...), nil)
+		}
+	})
+	s := &Session{opt: options(path)}
+	s.ctx, s.end = context.WithCancel(t.Context())
+	l, err := s.hello(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close()
+	open := func() int {
+		all, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Skip(err)
+		}
+		return len(all)
+	}
+	before := open()
+	for range 8 {
+		if _, err := exchange(t.Context(), l, &wire.Ping{}, wire.KindPong); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := open(); n > before {
+		t.Errorf("%d descriptors are open, and %d were", n, before)
 	}
 }
 

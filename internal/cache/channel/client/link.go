@@ -245,6 +245,10 @@ func (l *link) frame(in *bufio.Reader, src *receiver, buf []byte) (answer, []byt
 		a.files = append(a.files, src.files[:n]...)
 		src.files = src.files[n:]
 	}
+	if in.Buffered() == 0 { // descriptors come with their frame's first byte: what is left is of this one, which does not tell of it
+		closeAll(src.files)
+		src.files = nil
+	}
 	if err == nil { // an unknown kind is a newer Manager's news, and passed over
 		a.m, err = wire.Decode(h.Kind, buf)
 	} else {
