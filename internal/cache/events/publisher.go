@@ -29,6 +29,8 @@ const (
 	// gather is how long changes are collected before they are said, so that the blocks of a prompt, which are sealed one after
 	// another, become one event. It is small beside what a gateway needs to route the next request of a conversation.
 	gather = 10 * time.Millisecond
+	// holdMost bounds Hold. A flush of three million blocks takes as long; what gateways believe of blocks that have gone costs a prefill each.
+	holdMost = 5 * time.Second
 	// costBeat is how often prices are said; a gateway believes one for 10 s.
 	costBeat = time.Second
 	// maxPeers bounds the connections of each socket: gateways, of which a fleet has a few.
@@ -49,6 +51,7 @@ type Publisher struct {
 	once      sync.Once
 	wg        sync.WaitGroup
 	snapshots chan struct{} // a place for each
+	holds     atomic.Int32
 
 	note struct { // a leaf: nothing is locked under it, and it is held for a moment
 		sync.Mutex
@@ -180,6 +183,13 @@ func (p *Publisher) Detach(instance uint64) {
 	p.noted(func(n *book.Pending) { n.Detach(instance) })
 }
 
+// Hold has changes gathered until release is called, or for holdMost: what drops many blocks in parts is then told as one, and where nothing is left of a namespace in one
+// word. Release is called once.
+func (p *Publisher) Hold() (release func()) {
+	p.holds.Add(1)
+	return func() { p.holds.Add(-1) }
+}
+
 func (p *Publisher) noted(f func(*book.Pending)) {
 	p.note.Lock()
 	first := p.note.Empty()
@@ -200,11 +210,18 @@ func (p *Publisher) run() {
 	defer beat.Stop()
 	wait := time.NewTimer(time.Hour)
 	defer wait.Stop()
+	held := time.Duration(0)
 	for {
 		select {
 		case <-p.wake:
 			wait.Reset(gather)
 		case <-wait.C:
+			if p.holds.Load() > 0 && held < holdMost {
+				held += gather
+				wait.Reset(gather)
+				continue
+			}
+			held = 0
 			p.flush()
 		case <-beat.C:
 			p.price()

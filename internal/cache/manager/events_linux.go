@@ -35,6 +35,14 @@ func (m *Manager) EventsAt() Endpoints {
 	return Endpoints{Listen: at.Events, Replay: at.Replay, Snapshot: at.Snapshot}
 }
 
+// hold has what comes and goes told together when it is released.
+func (t teller) hold() (release func()) {
+	if t.pub == nil {
+		return func() {}
+	}
+	return t.pub.Hold()
+}
+
 // block tells that one came or went. One that comes was sealed for its publisher.
 func (t teller) block(a core.Action, publisher *session) {
 	if t.pub == nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/cache/channel/client"
+	"github.com/perigee-llm/perigee/internal/cache/core"
 	"github.com/perigee-llm/perigee/internal/chain"
 	gateway "github.com/perigee-llm/perigee/internal/gateway/prefix"
 	eventwire "github.com/perigee-llm/perigee/internal/gateway/prefix/events/wire"
@@ -146,6 +147,36 @@ func TestNamesBehindABlock(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.until("what follows them, of another", func() bool { return l.holds(names...) })
+}
+
+// TestFlushTold: a flush of more blocks than go at once is one word to gateways, however long it takes.
+func TestFlushTold(t *testing.T) {
+	const blocks = 2*walkMost/100*100 + 100
+	removed := 0
+	m := begin(t, telling, func(o *Options) {
+		o.PoolBytes = blocks * 8192
+		o.Observe = func(_ core.Time, a core.Action) {
+			if _, gone := a.(*core.Removed); gone {
+				if removed++; removed%walkMost == 0 {
+					<-time.After(30 * time.Millisecond) // so long that what has gone would be told
+				}
+			}
+		}
+	})
+	s := m.dial()
+	for p := range blocks / 100 {
+		if _, err := publish(s, prompt(p, 0, 100)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.until("all is told", func(Status) bool { return m.tells.pub.Stats().Names == blocks })
+	if n := m.Flush(core.Namespace{}); n != blocks {
+		t.Errorf("%d blocks were dropped, want %d", n, blocks)
+	}
+	m.until("their end is told", func(Status) bool { return m.tells.pub.Stats().Names == 0 })
+	if e := m.tells.pub.Stats().Events; e[managerwire.BlockRemoved] != 0 || e[managerwire.AllBlocksCleared] != 1 {
+		t.Errorf("%d times blocks were removed, %d times all were", e[managerwire.BlockRemoved], e[managerwire.AllBlocksCleared])
+	}
 }
 
 // TestEventsOfCopies: what the Manager copied itself is told as what an engine sealed, and a restore that it copied has a price.

@@ -269,6 +269,7 @@ const walkMost = 512
 
 // walk has the core go over all blocks, part by part, and returns how many have gone from memory. Others have their turns in between.
 func (m *Manager) walk(event func(core.Part) core.Event) (removed int64) {
+	defer m.tells.hold()()
 	p := core.Part{Most: walkMost}
 	for more := true; more; {
 		m.locked(func() {
