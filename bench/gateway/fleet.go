@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -14,16 +15,17 @@ import (
 
 // fleetMain measures what a fleet costs by its size: the CPU time of a gateway that has nothing to do but ask its engines for their load, and
 // the CPU time of a request beyond that. The gateways of one policy run side by side and are asked by turns, since what a machine does from minute to
-// minute is more than what the size of a fleet does.
+// minute is more than what the size of a fleet does. Another build has its turns beside the first, and one is compared with the other as the sizes are.
 func fleetMain(ctx context.Context, args []string) error {
-	var s single
+	var f fleets
 	fs := flag.NewFlagSet("fleet", flag.ContinueOnError)
-	s.flags(fs)
+	f.flags(fs)
+	fs.StringVar(&f.other, "beside", "", "another build of perigee, to be measured by turns with the first; empty: none")
 	sizes := fs.String("engines", "4,64,1000", "sizes of the fleet")
 	idle := fs.Duration("idle", 20*time.Second, "how long the idle gateways are watched")
-	load := fs.Duration("d", time.Second, "measured time of a turn under load; 0: none")
+	fs.DurationVar(&f.load, "d", time.Second, "measured time of a turn under load; 0: none")
 	conns := fs.Int("conns", 16, "client connections, each with one request at a time")
-	rounds := fs.Int("rounds", 5, "turns of each gateway")
+	fs.IntVar(&f.rounds, "rounds", 5, "turns of each gateway")
 	policies := fs.String("policies", "round_robin", "policies that need neither events nor a tokenizer, one after the other")
 	if err := fs.Parse(args); err != nil {
 		return err
@@ -32,30 +34,32 @@ func fleetMain(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if *idle <= 0 || *rounds <= 0 {
+	if *idle <= 0 || f.rounds <= 0 {
 		return errors.New("-idle and -rounds have to be more than 0")
 	}
-	fmt.Printf("medians of %d turns, least and most in brackets; beside: the CPU time of a request beside that among %d engines, of each turn\n", *rounds, list[0])
-	fmt.Printf("%-14s %8s %12s %12s %26s %22s %7s\n", "policy", "engines", "idle, cores", "requests/s", "CPU µs/request", "beside", "others")
-	c := cell{Mode: "json", Body: 1024, Conns: *conns}
+	f.cell = cell{Mode: "json", Body: 1024, Conns: *conns}
+	fmt.Printf("medians of %d turns, least and most in brackets; beside: the CPU time of a request beside that among %d engines, of each turn; of it: beside that of %s\n",
+		f.rounds, list[0], cmp.Or(f.other, "another build"))
+	fmt.Printf("%-14s %8s %12s %12s %26s %22s %22s %7s\n", "policy", "engines", "idle, cores", "requests/s", "CPU µs/request", "beside", "of it", "others")
 	for _, p := range strings.Split(*policies, ",") {
-		f := fleets{single: s, load: *load, rounds: *rounds, cell: c}
-		f.extra = "--policy " + p + " " + s.extra
-		if err := f.measure(ctx, list, *idle); err != nil {
+		of := f
+		of.extra = "--policy " + p + " " + f.extra
+		if err := of.measure(ctx, list, *idle); err != nil {
 			return fmt.Errorf("%s: %w", p, err)
 		}
-		f.print(p)
+		of.print(p)
 	}
 	return nil
 }
 
 // fleets are gateways of one policy, each before a fleet of its own.
 type fleets struct {
-	single // what all are started with
+	single        // what all are started with
+	other  string // the path of another build; empty: none
 	load   time.Duration
 	rounds int
 	cell   cell
-	all    []*fleetOf
+	all    []*fleetOf // with another build, its own before that of each size
 }
 
 // fleetOf is one of them, and what was measured of it; a turn of it has the same place in each list.
@@ -68,12 +72,14 @@ type fleetOf struct {
 
 func (f *fleets) measure(ctx context.Context, engines []int, idle time.Duration) error {
 	for _, n := range engines {
-		g := &fleetOf{single: f.single, engines: n}
-		g.logDir = filepath.Join(f.logDir, strconv.Itoa(n))
-		f.all = append(f.all, g)
-		defer g.stop()
-		if err := g.start(ctx, n); err != nil {
-			return err
+		for _, build := range f.builds() {
+			g := &fleetOf{single: f.single, engines: n}
+			g.perigee, g.logDir = build, filepath.Join(f.logDir, strconv.Itoa(len(f.all)))
+			f.all = append(f.all, g)
+			defer g.stop()
+			if err := g.start(ctx, n); err != nil {
+				return err
+			}
 		}
 	}
 	if err := pause(ctx, 3*time.Second); err != nil { // the engines were asked what they are, and what that left behind is collected
@@ -89,8 +95,9 @@ func (f *fleets) measure(ctx context.Context, engines []int, idle time.Duration)
 	if f.load == 0 {
 		return nil
 	}
-	for range f.rounds {
-		for _, g := range f.all {
+	for round := range f.rounds {
+		for k := range f.all {
+			g := f.all[(k+round)%len(f.all)] // another goes first each time: the first meets what the last one left
 			r, err := runCell(ctx, options{warm: 200 * time.Millisecond, duration: f.load}, f.cell, target{name: "perigee", addrs: []string{g.addr}, proc: g.proc})
 			if err != nil {
 				return fmt.Errorf("%d engines: %w", g.engines, err)
@@ -102,6 +109,14 @@ func (f *fleets) measure(ctx context.Context, engines []int, idle time.Duration)
 	return nil
 }
 
+// builds are the paths of what is measured before a fleet of each size.
+func (f *fleets) builds() []string {
+	if f.other == "" {
+		return []string{f.perigee}
+	}
+	return []string{f.other, f.perigee}
+}
+
 func (f *fleets) cpuNow() (all []float64) {
 	for _, g := range f.all {
 		all = append(all, usage(g.proc).target)
@@ -110,18 +125,27 @@ func (f *fleets) cpuNow() (all []float64) {
 }
 
 func (f *fleets) print(policy string) {
-	first := f.all[0]
-	for _, g := range f.all {
+	builds := len(f.builds())
+	for i, g := range f.all {
 		fmt.Printf("%-14s %8d %11.2f%%", policy, g.engines, 100*g.idle)
 		if f.load > 0 {
-			beside := make([]float64, len(g.cpu))
-			for i := range beside {
-				beside[i] = g.cpu[i] / first.cpu[i]
+			of := ""
+			if first := f.all[i-i%builds]; first != g {
+				of = beside(g, first)
 			}
-			fmt.Printf(" %12.0f %26s %22s %7.2f", median(g.rps), spread(g.cpu, 1e6, 1), spread(beside, 1, 2), median(g.others))
+			fmt.Printf(" %12.0f %26s %22s %22s %7.2f", median(g.rps), spread(g.cpu, 1e6, 1), beside(g, f.all[i%builds]), of, median(g.others))
 		}
 		fmt.Println()
 	}
+}
+
+// beside writes the CPU time of one's requests beside the other's, of each turn.
+func beside(g, other *fleetOf) string {
+	all := slices.Clone(g.cpu)
+	for i := range all {
+		all[i] /= other.cpu[i]
+	}
+	return spread(all, 1, 3)
 }
 
 // spread writes the median of figures, times unit, with the least and the most of them.

@@ -113,10 +113,10 @@ type usageNow struct {
 	busy   float64 // of the whole machine
 }
 
-// ticks is the unit of CPU times in /proc: 100 a second on every Linux that Go runs on.
+// ticks is the unit of the machine's CPU times in /proc: 100 a second on every Linux that Go runs on.
 const ticks = 100
 
-// usage reads /proc; figures that cannot be read (another system, an ended process) are 0.
+// usage asks the system; figures that cannot be had (another system, an ended process) are 0.
 func usage(p *process) usageNow {
 	var u usageNow
 	running.Lock()
@@ -132,21 +132,6 @@ func usage(p *process) usageNow {
 		u.rssMB, _ = residentMB(p.cmd.Process.Pid)
 	}
 	return u
-}
-
-func cpuSeconds(pid int) (float64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	// The name may hold spaces; the fields behind its bracket start with the third.
-	f := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
-	if len(f) < 13 {
-		return 0, errors.New("short /proc/PID/stat")
-	}
-	user, err1 := strconv.ParseFloat(string(f[11]), 64)
-	system, err2 := strconv.ParseFloat(string(f[12]), 64)
-	return (user + system) / ticks, errors.Join(err1, err2)
 }
 
 func residentMB(pid int) (float64, error) {
