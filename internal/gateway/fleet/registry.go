@@ -194,10 +194,12 @@ func (r *Registry) publishLocked() {
 	})
 	v.tripped = make([]atomic.Uint64, words(len(v.workers)))
 	v.changes = make([]atomic.Uint64, (len(v.workers)+BlockSize-1)/BlockSize)
+	v.watches = make([]load.Watch, len(v.workers))
 	for i, w := range v.workers {
 		v.bySlot[w.slot] = int32(i)
 		v.loads[i] = w.Load
-		w.Load.Watch(&v.changes[i/BlockSize]) // before anybody has v; who has the view before it sees that it is no longer the registry's
+		v.watches[i].Block = &v.changes[i/BlockSize]
+		w.Load.WatchBy(&v.watches[i]) // before anybody has v; who has the view before it sees that it is no longer the registry's
 		if w.breaker.get() != Closed {
 			v.tripped[i/64].Or(1 << (i % 64))
 		}

@@ -16,7 +16,8 @@ type View struct {
 	workers []*Worker
 	loads   []*load.Engine          // theirs, for those that read nothing else of most
 	bySlot  []int32                 // slot → position in workers; past the end: none
-	changes []atomic.Uint64         // of the load records of BlockSize workers each, while the view is the registry's
+	watches []load.Watch            // of the load records, while the view is the registry's
+	changes []atomic.Uint64         // of BlockSize workers each, counted by their watches
 	numbers func() map[uint32]int32 // number → position in workers, made when it is first asked for
 	tripped []atomic.Uint64         // bit i: worker i's breaker is not closed, so its state must be asked
 }
@@ -224,8 +225,8 @@ func (s *Set) View() *View { return s.view }
 // Watched tells whether the changes of the set's load records are counted.
 func (s *Set) Watched() bool { return s.view != nil && s.view.reg.View() == s.view }
 
-// BlockSize is how many places one count of changes is for, a part of a word. Who remembers what it saw of a block looks at all of it when one has changed: with 64 a
-// pick among 1,000 engines, before which two or three have changed, looked at 200, each a cache line or two.
+// BlockSize is how many places one count of changes is for, a part of a word. Who remembers what it saw of a block looks through its members' own counts when one has
+// changed: with 64 a pick among 1,000 engines, before which two or three have changed, looked through 200.
 const BlockSize = 16
 
 // Blocks returns how many blocks of [BlockSize] places the set's view has, and Block what the set has of one, as bits, with the count of the changes of their load
@@ -236,6 +237,9 @@ func (s *Set) Blocks() int { return len(s.view.changes) }
 func (s *Set) Block(k int) (members, changes uint64) {
 	return s.words[k*BlockSize/64] >> (k * BlockSize % 64) & (1<<BlockSize - 1), s.view.changes[k].Load()
 }
+
+// Changes returns the count of the changes of the load record at a place of the view. It is read before the record, and after the block's.
+func (s *Set) Changes(i int) uint64 { return s.view.watches[i].Count.Load() }
 
 // Load returns the load record of the worker at a place of the view.
 func (s *Set) Load(i int) *load.Engine { return s.view.loads[i] }

@@ -30,17 +30,20 @@ type brief struct {
 	// requests are those of the report and those dispatched since, saturating; meaningful until until, on the clock, after which the report counts no
 	// longer. Where there is no report with request counts until is before all times.
 	requests, until atomic.Int64
-	lapses          atomic.Int64                  // when the report is no longer fresh, whatever it has
-	watch           atomic.Pointer[atomic.Uint64] // counts the changes; nil: nobody does
-	changes         atomic.Uint64                 // those of this engine alone
+	lapses          atomic.Int64          // when the report is no longer fresh, whatever it has
+	watch           atomic.Pointer[Watch] // nil: nobody does
 }
 
-// Watch has the counter count what changes the engine's report, its guards and its prompts in prefill from now on, each time after the change, in place of the counter
-// before it. Who has seen a count and sees the same again has seen no change in between.
-func (e *Engine) Watch(count *atomic.Uint64) { e.brief.watch.Store(count) }
+// Watch counts the changes of one engine: of its report, its guards and its prompts in prefill. Who has seen a count and sees the same again has seen no change in
+// between. Those of a fleet lie side by side, so that who looks for what has changed reads a few cache lines and not one of each engine's record.
+type Watch struct {
+	Count atomic.Uint64
+	// Block counts those of several engines together, each after Count has; it is set before the watch is handed to an engine.
+	Block *atomic.Uint64
+}
 
-// Changes returns how often the engine has changed, as with Watch.
-func (e *Engine) Changes() uint64 { return e.brief.changes.Load() }
+// WatchBy has the watch count the engine's changes from now on, each after it was made, in place of the watch before it.
+func (e *Engine) WatchBy(w *Watch) { e.brief.watch.Store(w) }
 
 // Lapses returns when the engine's report ceases to be fresh, on the fleet's clock: the end of all times where none is fresh at now.
 func (e *Engine) Lapses(now int64) int64 {
@@ -50,10 +53,17 @@ func (e *Engine) Lapses(now int64) int64 {
 
 // changed says that the report, the guards or the prompts in prefill have.
 func (e *Engine) changed() {
-	e.brief.stale.Store(true)
-	e.brief.changes.Add(1)
+	e.outdate()
 	if w := e.brief.watch.Load(); w != nil {
-		w.Add(1)
+		w.Count.Add(1)
+		w.Block.Add(1)
+	}
+}
+
+// outdate makes the brief stale. It is so most times, and to write it again would cost more than to look.
+func (e *Engine) outdate() {
+	if !e.brief.stale.Load() {
+		e.brief.stale.Store(true)
 	}
 }
 

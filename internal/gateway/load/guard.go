@@ -78,11 +78,12 @@ func (t *Tracker) AcquireAt(g *Guard, e *Engine, now time.Time, stage Stage, amo
 	g.gauge().Add(g.weight())
 	e.mu.Lock()
 	e.mu.held.insert(g, func(g *Guard) *guardLinks { return &g.onEngine })
-	e.changed()
 	if stage == StagePrefill {
 		g.uncached = max(amount, 0)
-		g.enterPrefillLocked()
+		g.enterPrefillLocked() // which says that the engine has changed
 		g.tellSentLocked()
+	} else {
+		e.changed()
 	}
 	e.mu.Unlock()
 	t.mu.Lock() // last: from here on the janitor can find it, and it must be whole then
@@ -108,7 +109,7 @@ func (g *Guard) unlink() {
 	g.tracker.mu.Unlock()
 	g.engine.mu.Lock()
 	g.engine.mu.held.remove(g, func(g *Guard) *guardLinks { return &g.onEngine })
-	g.engine.brief.stale.Store(true)
+	g.engine.outdate()
 	if g.queued {
 		g.leavePrefillLocked(time.Time{})
 		g.tellGoneLocked(time.Time{})

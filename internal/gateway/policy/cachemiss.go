@@ -1,13 +1,18 @@
 package policy
 
 import (
+	"slices"
 	"strings"
 
+	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
 )
 
 // miss picks by load.
 func (k *cachePick) miss() (Pick, error) {
+	if k.config.QueueLimit == 0 && k.config.Choices <= fewChoices {
+		return k.takeLeast(k.sampleOfAll())
+	}
 	for w := range k.candidates.All() {
 		if k.config.QueueLimit == 0 || !k.config.gated(w.Load.Report(k.r.Now)) {
 			k.pool = append(k.pool, w)
@@ -18,7 +23,12 @@ func (k *cachePick) miss() (Pick, error) {
 			k.pool = append(k.pool, w)
 		}
 	}
-	h := k.least(k.sample())
+	return k.takeLeast(k.sample())
+}
+
+// takeLeast picks the sampled engine under the least pressure if admission lets it in.
+func (k *cachePick) takeLeast(sampled []holder) (Pick, error) {
+	h := k.least(sampled)
 	if !k.admits(h) {
 		return Pick{}, &PickError{Class: AdmissionRejected, Stage: k.r.Stage, Rejections: k.refused}
 	}
@@ -29,17 +39,58 @@ func (k *cachePick) miss() (Pick, error) {
 // shuffled where there is no choice, so that the first of equals is a fair draw.
 func (k *cachePick) sample() []holder {
 	d := newDraw(k.seed, k.r.Key, k.r.Stage)
-	n := min(max(k.config.Choices, 1), len(k.pool))
-	clear(k.hits) // nobody needs them any more
-	k.hits = k.hits[:0]
+	n := k.beginSample(len(k.pool))
 	for i := range n {
 		j := i + d.intN(len(k.pool)-i)
 		k.pool[i], k.pool[j] = k.pool[j], k.pool[i]
-		h := k.read(k.pool[i])
-		k.r.Trace.consider(h.considered())
-		k.hits = append(k.hits, h)
+		k.compare(k.pool[i])
 	}
 	return k.hits
+}
+
+// fewChoices is how many are sampled at most without a list of all candidates.
+const fewChoices = 16
+
+// sampleOfAll draws as sample does from a list of all candidates, without the list: of what it would hold only the places are kept that the shuffle has moved to.
+// A list of a thousand is three microseconds for two that are looked at.
+func (k *cachePick) sampleOfAll() []holder {
+	d, all := newDraw(k.seed, k.r.Key, k.r.Stage), k.candidates.Len()
+	n := k.beginSample(all)
+	var room [fewChoices]moved
+	shuffled := room[:0]
+	at := func(place int) int {
+		for i := range shuffled {
+			if shuffled[i].place == place {
+				return shuffled[i].is
+			}
+		}
+		return place
+	}
+	for i := range n {
+		j := i + d.intN(all-i)
+		first, drawn := at(i), at(j)
+		shuffled = slices.DeleteFunc(shuffled, func(m moved) bool { return m.place == j }) // of what is before i nothing is drawn any more
+		shuffled = append(shuffled, moved{place: j, is: first})
+		k.compare(k.candidates.At(drawn))
+	}
+	return k.hits
+}
+
+// moved is a place of a list and the candidate that a shuffle has put there.
+type moved struct{ place, is int }
+
+// beginSample returns how many of so many engines are compared, and empties the list of those that are.
+func (k *cachePick) beginSample(of int) int {
+	clear(k.hits) // nobody needs them any more
+	k.hits = k.hits[:0]
+	return min(max(k.config.Choices, 1), of)
+}
+
+// compare adds an engine to those that are compared.
+func (k *cachePick) compare(w *fleet.Worker) {
+	h := k.read(w)
+	k.r.Trace.consider(h.considered())
+	k.hits = append(k.hits, h)
 }
 
 // least returns the sampled engine under the least pressure, the first of equals.

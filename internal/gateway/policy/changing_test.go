@@ -15,7 +15,7 @@ import (
 // an engine reports.
 func BenchmarkPickAmongChanges(b *testing.B) {
 	for _, n := range []int{4, 64, 1000} {
-		for _, p := range []policy.Policy{policy.NewPowerOfTwo(1, policy.Limits{}), policy.NewLeastLoad(policy.Limits{}), policy.NewCost(1, policy.Limits{}, policy.CostConfig{})} {
+		for _, p := range []policy.Policy{policy.NewPowerOfTwo(1, policy.Limits{}), policy.NewLeastLoad(policy.Limits{}), policy.NewCost(1, policy.Limits{}, policy.CostConfig{}), policy.NewCacheAware(1, policy.Limits{}, nil, policy.CacheAwareConfig{Choices: 2})} {
 			b.Run(fmt.Sprintf("%s/%d", p.Name(), n), func(b *testing.B) {
 				reg, now := fleet.NewRegistry(fleet.BreakerConfig{}, 0), fleettest.Epoch
 				var workers []*fleet.Worker
@@ -29,11 +29,13 @@ func BenchmarkPickAmongChanges(b *testing.B) {
 				var tracker load.Tracker
 				var guards [16]*load.Guard
 				var set fleet.Set
+				trace := policy.Trace{Considered: make([]policy.Considered, 0, 16)}
 				i := uint64(0)
 				for b.Loop() {
 					i++
+					trace = policy.Trace{Considered: trace.Considered[:0]}
 					set.Fill(mask, now, nil)
-					pick, err := p.Pick(context.Background(), &set, &policy.Request{Key: i, Now: now, InputTokens: 100})
+					pick, err := p.Pick(context.Background(), &set, &policy.Request{Key: i, Now: now, InputTokens: 100, Trace: &trace})
 					if err != nil {
 						b.Fatal(err)
 					}

@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
-	"github.com/perigee-llm/perigee/internal/gateway/load"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 )
 
@@ -20,7 +19,9 @@ type costMemo struct {
 		sync.Mutex
 		view   *fleet.View
 		seen   []costSeen // by places
+		loads  []estimate // by places too; what depends on the request is of the last pick that reckoned with the candidate
 		blocks []costBlock
+		words  []costWord
 		busy   []costAt // of the pick under way
 	}
 }
@@ -31,28 +32,29 @@ type costAt struct {
 	cost float64
 }
 
-// costSeen is what was read of one engine.
+// costSeen is what a look at a block needs of one engine. It lies apart from what else was read of it, which is four times as much.
 type costSeen struct {
-	known         bool
-	changes       uint64
-	until         int64   // on the clock of the load records
-	rate, foreign float64 // as in estimate
-	rests         bool    // it has nothing to prefill
-	refused       bool
-	load          estimate // all that does not depend on the request
+	known, refused bool
+	rests          bool // it has nothing to prefill
+	changes        uint64
+	until          int64   // on the clock of the load records
+	rate, foreign  float64 // as in estimate
 }
 
 // costBlock is a block of candidates.
 type costBlock struct {
 	known            bool
+	unsure           bool // of one that rests it is not known what others have there
 	members, changes uint64
 	until            int64
-	rests, admitted  uint64
-	unsure           bool // of one that rests it is not known what others have there
 	rate, foreign    mean
 	slowest, fastest float64 // of those that rest and have a rate
+}
 
-	reckoned, equal uint64 // of the pick under way
+// costWord is 64 candidates of several blocks, as bits.
+type costWord struct {
+	members, rests, admitted uint64
+	reckoned, equal          uint64 // of the pick under way
 }
 
 // costPick is one pick under way.
@@ -79,7 +81,7 @@ func (m *costMemo) pick(k *costPick) (Pick, bool) {
 		m.forget(k.c)
 	}
 	var rate, foreign mean
-	unsure := false
+	unsure, slowest, fastest := false, math.Inf(1), 0.0
 	for i := range m.mu.blocks {
 		b := &m.mu.blocks[i]
 		if members, changes := k.c.Block(i); !b.known || b.members != members || b.changes != changes || k.now > b.until {
@@ -87,12 +89,14 @@ func (m *costMemo) pick(k *costPick) (Pick, bool) {
 			m.look(k, i)
 		}
 		rate, foreign, unsure = rate.plus(b.rate), foreign.plus(b.foreign), unsure || b.unsure
+		slowest, fastest = min(slowest, b.slowest), max(fastest, b.fastest)
 	}
 	k.usual, k.foreign = rate.or(k.p.config.PrefillRate), foreign.or(0)
 	if unsure && k.foreign > 0 {
 		return Pick{}, false
 	}
-	if m.sort(k) > mostReckoned {
+	m.sort(k, slowest, fastest)
+	if m.reckoned() > mostReckoned {
 		return Pick{}, false
 	}
 	least := m.reckon(k)
@@ -108,19 +112,22 @@ func (m *costMemo) pick(k *costPick) (Pick, bool) {
 func (m *costMemo) forget(c *fleet.Set) {
 	m.mu.view = c.View()
 	m.mu.blocks = append(m.mu.blocks[:0], make([]costBlock, c.Blocks())...)
+	m.mu.words = append(m.mu.words[:0], make([]costWord, (m.mu.view.Len()+63)/64)...)
 	m.mu.seen = append(m.mu.seen[:0], make([]costSeen, m.mu.view.Len())...)
+	m.mu.loads = append(m.mu.loads[:0], make([]estimate, m.mu.view.Len())...)
 }
 
 // look takes in what has changed in a block.
 func (m *costMemo) look(k *costPick, i int) {
-	b := &m.mu.blocks[i]
+	b, first := &m.mu.blocks[i], i*fleet.BlockSize
 	*b = costBlock{known: true, members: b.members, changes: b.changes, until: math.MaxInt64, slowest: math.Inf(1)}
+	var rests, admitted uint64
 	for w := b.members; w != 0; w &= w - 1 {
 		bit := bits.TrailingZeros64(w)
-		s, e := &m.mu.seen[i*fleet.BlockSize+bit], k.c.Load(i*fleet.BlockSize+bit)
-		if changes := e.Changes(); !s.known || s.changes != changes || k.now > s.until {
+		s := &m.mu.seen[first+bit]
+		if changes := k.c.Changes(first + bit); !s.known || s.changes != changes || k.now > s.until {
 			s.changes = changes
-			k.read(s, e, k.c.Worker(i*fleet.BlockSize+bit))
+			m.read(k, first+bit)
 		}
 		b.until = min(b.until, s.until)
 		if s.rate > 0 {
@@ -130,22 +137,27 @@ func (m *costMemo) look(k *costPick, i int) {
 			b.foreign.add(s.foreign)
 		}
 		if !s.refused {
-			b.admitted |= 1 << bit
+			admitted |= 1 << bit
 		}
 		if s.rests {
-			b.rests |= 1 << bit
+			rests |= 1 << bit
 			b.unsure = b.unsure || s.foreign < 0
 			if s.rate > 0 {
 				b.slowest, b.fastest = min(b.slowest, s.rate), max(b.fastest, s.rate)
 			}
 		}
 	}
+	w, shift := &m.mu.words[first/64], first%64
+	others := ^(uint64(1<<fleet.BlockSize-1) << shift)
+	w.members, w.rests, w.admitted = w.members&others|b.members<<shift, w.rests&others|rests<<shift, w.admitted&others|admitted<<shift
 }
 
 // read reads one engine anew.
-func (k *costPick) read(s *costSeen, e *load.Engine, w *fleet.Worker) {
-	x := k.p.read(w, &k.p.none, false, k.r)
-	s.known, s.until, s.rate, s.foreign, s.load = true, e.Lapses(k.now), x.rate, x.foreign, x
+func (m *costMemo) read(k *costPick, at int) {
+	s, x := &m.mu.seen[at], &m.mu.loads[at]
+	w := k.c.Worker(at)
+	*x = k.p.read(w, &k.p.none, false, k.r)
+	s.known, s.until, s.rate, s.foreign = true, k.c.Load(at).Lapses(k.now), x.rate, x.foreign
 	s.rests = x.prefill.Tokens == 0 && x.prefill.OthersSince == 0 && x.foreign <= 0
 	s.refused = k.p.limits.Check(w, x.report) != NoLimit
 }
@@ -153,22 +165,36 @@ func (k *costPick) read(s *costSeen, e *load.Engine, w *fleet.Worker) {
 // atRest is what an engine costs that has nothing to prefill and holds nothing of the prompt.
 func (k *costPick) atRest() float64 { return ownWeight * float64(k.r.InputTokens) / k.usual }
 
-// sort marks those that do not cost the same as others at rest, and returns how many of them are admitted.
-func (m *costMemo) sort(k *costPick) (n int) {
-	for i := range m.mu.blocks {
-		b := &m.mu.blocks[i]
-		b.reckoned = b.members &^ b.rests
-		if b.slowest <= k.usual/alike || b.fastest >= k.usual*alike {
-			b.reckoned = b.members
+// sort marks those that do not cost the same as others at rest: whose rate is another than is usual, who has something to prefill, and who holds something of the
+// prompt.
+func (m *costMemo) sort(k *costPick, slowest, fastest float64) {
+	for i := range m.mu.words {
+		w := &m.mu.words[i]
+		w.reckoned = w.members &^ w.rests
+	}
+	if k.unusual(slowest, fastest) {
+		for i := range m.mu.blocks {
+			if b := &m.mu.blocks[i]; k.unusual(b.slowest, b.fastest) {
+				m.mu.words[i*fleet.BlockSize/64].reckoned |= b.members << (i * fleet.BlockSize % 64)
+			}
 		}
 	}
 	for _, h := range k.m.Held {
 		if at, ok := k.c.Numbered(h.Engine); ok {
-			m.mu.blocks[at/fleet.BlockSize].reckoned |= 1 << (at % fleet.BlockSize)
+			m.mu.words[at/64].reckoned |= 1 << (at % 64)
 		}
 	}
-	for i := range m.mu.blocks {
-		n += bits.OnesCount64(m.mu.blocks[i].reckoned & m.mu.blocks[i].admitted)
+}
+
+// unusual tells whether one of several rates, the least and the most of which are given, is not taken for the usual one.
+func (k *costPick) unusual(slowest, fastest float64) bool {
+	return slowest <= k.usual/alike || fastest >= k.usual*alike
+}
+
+// reckoned is how many of those that are marked are admitted.
+func (m *costMemo) reckoned() (n int) {
+	for i := range m.mu.words {
+		n += bits.OnesCount64(m.mu.words[i].reckoned & m.mu.words[i].admitted)
 	}
 	return n
 }
@@ -177,14 +203,14 @@ func (m *costMemo) sort(k *costPick) (n int) {
 func (m *costMemo) reckon(k *costPick) (least float64) {
 	least = math.Inf(1)
 	m.mu.busy = m.mu.busy[:0]
-	for i := range m.mu.blocks {
-		b := &m.mu.blocks[i]
-		b.equal = 0
-		if b.admitted&^b.reckoned != 0 {
+	for i := range m.mu.words {
+		word := &m.mu.words[i]
+		word.equal = 0
+		if word.admitted&^word.reckoned != 0 {
 			least = min(least, k.atRest())
 		}
-		for w := b.reckoned & b.admitted; w != 0; w &= w - 1 {
-			at := i*fleet.BlockSize + bits.TrailingZeros64(w)
+		for w := word.reckoned & word.admitted; w != 0; w &= w - 1 {
+			at := i*64 + bits.TrailingZeros64(w)
 			e := m.estimate(k, at)
 			m.mu.busy = append(m.mu.busy, costAt{at, e.cost})
 			least = min(least, e.cost)
@@ -195,32 +221,30 @@ func (m *costMemo) reckon(k *costPick) (least float64) {
 
 // estimate reckons with one candidate. Its load is what was read last, which this pick has found unchanged: to read it again is seven or eight lines of memory that
 // with a thousand engines nobody has used for long, and two mutexes.
-func (m *costMemo) estimate(k *costPick, at int) estimate {
-	s := &m.mu.seen[at]
-	if s.load.report == nil && !s.rests {
-		s.load = k.p.read(s.load.engine, &k.p.none, false, k.r) // what others have sent counts from now on, where there is no report
+func (m *costMemo) estimate(k *costPick, at int) *estimate {
+	e := &m.mu.loads[at]
+	if e.report == nil && !m.mu.seen[at].rests {
+		*e = k.p.read(e.engine, &k.p.none, false, k.r) // what others have sent counts from now on, where there is no report
 	}
-	e := s.load
 	e.ask(k.m, k.known, k.p.config.Costs, k.r)
 	e.weigh(k.usual, k.foreign)
 	return e
 }
 
 // amongEqual draws two of those that cost no more than most, and takes the one with fewer requests.
-func (m *costMemo) amongEqual(k *costPick, most float64) estimate {
-	rest := k.atRest() <= most
-	n := 0
+func (m *costMemo) amongEqual(k *costPick, most float64) *estimate {
 	for _, b := range m.mu.busy {
 		if b.cost <= most {
-			m.mu.blocks[b.at/fleet.BlockSize].equal |= 1 << (b.at % fleet.BlockSize)
+			m.mu.words[b.at/64].equal |= 1 << (b.at % 64)
 		}
 	}
-	for i := range m.mu.blocks {
-		b := &m.mu.blocks[i]
+	rest, n := k.atRest() <= most, 0
+	for i := range m.mu.words {
+		w := &m.mu.words[i]
 		if rest {
-			b.equal |= b.admitted &^ b.reckoned
+			w.equal |= w.admitted &^ w.reckoned
 		}
-		n += bits.OnesCount64(b.equal)
+		n += bits.OnesCount64(w.equal)
 	}
 	d := newDraw(k.p.seed, k.r.Key, k.r.Stage)
 	best := m.estimate(k, m.nth(d.intN(n)))
@@ -232,8 +256,8 @@ func (m *costMemo) amongEqual(k *costPick, most float64) estimate {
 
 // nth returns the place of number n of those that are equal.
 func (m *costMemo) nth(n int) int {
-	for i := range m.mu.blocks {
-		w := m.mu.blocks[i].equal
+	for i := range m.mu.words {
+		w := m.mu.words[i].equal
 		if c := bits.OnesCount64(w); n >= c {
 			n -= c
 			continue
@@ -241,7 +265,7 @@ func (m *costMemo) nth(n int) int {
 		for ; n > 0; n-- {
 			w &= w - 1
 		}
-		return i*fleet.BlockSize + bits.TrailingZeros64(w)
+		return i*64 + bits.TrailingZeros64(w)
 	}
 	panic("policy: fewer are equal than were counted")
 }
@@ -252,16 +276,28 @@ func (m *costMemo) trace(k *costPick) {
 	if t == nil {
 		return
 	}
+	rests := k.consideredAtRest()
 	n := 0
 	for i := range k.c.Loads() {
 		if len(t.Considered) == cap(t.Considered) {
 			break
 		}
-		e := m.estimate(k, i)
-		t.consider(e.considered())
 		n++
+		if m.mu.words[i/64].reckoned&(1<<(i%64)) != 0 || len(k.m.Blind) > 0 {
+			t.consider(m.estimate(k, i).considered())
+			continue
+		}
+		e := &m.mu.loads[i]
+		rests.Engine, rests.Report, rests.InFlight = e.engine, e.report, e.inFlight
+		t.consider(rests)
 	}
 	t.Omitted += k.c.Len() - n
+}
+
+// consideredAtRest is what is told of an engine that costs the same as others at rest, without the engine.
+func (k *costPick) consideredAtRest() Considered {
+	e := estimate{known: k.known, uncached: k.r.InputTokens, cost: k.atRest()}
+	return e.considered()
 }
 
 func (m mean) plus(o mean) mean { return mean{m.sum + o.sum, m.n + o.n} }

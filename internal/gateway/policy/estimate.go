@@ -109,22 +109,22 @@ func (p *Cost) weigh(list []estimate) {
 
 // weigh turns what was read of one into its cost, with the others' means.
 func (e *estimate) weigh(usual, foreign float64) {
-	if e.rate <= 0 || (e.rate < usual*alike && e.rate > usual/alike) {
-		e.rate = usual
+	rate := e.rate
+	if rate <= 0 || (rate < usual*alike && rate > usual/alike) {
+		rate = usual
 	}
-	if e.foreign < 0 {
-		e.foreign = foreign
+	if e.foreign >= 0 {
+		foreign = e.foreign
 	}
-	e.cost = (e.queue()+ownWeight*float64(e.uncached))/e.rate + e.restore
+	e.cost = (e.queue(rate, foreign)+ownWeight*float64(e.uncached))/rate + e.restore
 }
 
-// queue is the tokens that the engine has to compute before.
-func (e *estimate) queue() float64 {
-	others := e.foreign
-	if e.report != nil {
-		others = max(others-e.rate*max(e.now.Sub(e.report.At).Seconds(), 0), 0)
+// queue is the tokens that the engine has to compute before, by its rate and by what others had there at the time of the report.
+func (e *estimate) queue(rate, others float64) float64 {
+	if e.report != nil && others > 0 {
+		others = max(others-rate*max(e.now.Sub(e.report.At).Seconds(), 0), 0)
 	}
-	return float64(e.prefill.Left(e.now, e.rate)) + others
+	return float64(e.prefill.Left(e.now, rate)) + others
 }
 
 func (e *estimate) considered() Considered {

@@ -1,9 +1,12 @@
 package policy
 
 import (
+	"fmt"
 	"math/big"
 	"math/rand/v2"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
 	"github.com/perigee-llm/perigee/internal/gateway/load"
@@ -137,5 +140,36 @@ func TestBoundOfHolders(t *testing.T) {
 	}
 	if few := (&CacheAwareConfig{MinWorkers: 8, MaxWorkers: 2, Ratio: 1}); few.bound(100) != 2 {
 		t.Errorf("%d are considered, want the maximum of 2", few.bound(100))
+	}
+}
+
+// TestSampleWithoutList: what a miss draws without a list of all candidates is what the shuffle of one draws, in the same order.
+func TestSampleWithoutList(t *testing.T) {
+	rng := script.Rand(t)
+	for range 300 {
+		reg := fleet.NewRegistry(fleet.BreakerConfig{}, 0)
+		for i := range 1 + rng.IntN(40) {
+			reg.Put(fleet.Spec{ID: fmt.Sprintf("e%02d", i)})
+		}
+		var set fleet.Set
+		set.Fill(reg.View().Mask(func(*fleet.Worker) bool { return rng.IntN(4) > 0 }), time.Unix(1, 0), nil)
+		if set.Len() == 0 {
+			continue
+		}
+		p := NewCacheAware(rng.Uint64(), Limits{}, nil, CacheAwareConfig{Choices: rng.IntN(fewChoices + 1)})
+		draw := func(sample func(*cachePick) []holder) (ids []string) {
+			k := cachePick{CacheAware: p, cacheScratch: new(cacheScratch), candidates: &set, r: &Request{Key: 7}, match: &p.none}
+			for _, h := range sample(&k) {
+				ids = append(ids, h.engine.ID)
+			}
+			return ids
+		}
+		want := draw(func(k *cachePick) []holder {
+			k.pool = slices.Collect(set.All())
+			return k.sample()
+		})
+		if got := draw((*cachePick).sampleOfAll); !slices.Equal(got, want) {
+			t.Fatalf("%d of %d: %v, want %v", p.config.Choices, set.Len(), got, want)
+		}
 	}
 }

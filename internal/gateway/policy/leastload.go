@@ -36,7 +36,6 @@ func (p *LeastLoad) Pick(_ context.Context, c *fleet.Set, r *Request) (Pick, err
 	k := leastLoadPick{c: c, r: r, now: c.Nanos(r.Now), reported: true}
 	if c.Watched() {
 		if least, ok := p.memo.pick(p, &k); ok {
-			k.trace()
 			return k.done(least), nil
 		}
 		k.reported = true

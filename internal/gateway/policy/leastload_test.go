@@ -32,9 +32,9 @@ type leastCity struct {
 // picks that looks at every engine each time, and has the same trace.
 func TestLeastLoadLooksAnew(t *testing.T) {
 	rng := script.Rand(t)
-	for range 12 {
+	for range 16 {
 		c := &leastCity{rng: rng, reg: fleet.NewRegistry(fleet.BreakerConfig{}, 0), now: fleettest.Epoch}
-		for i := range 1 + rng.IntN(300) {
+		for i := range 1 + rng.IntN([]int{24, 300}[rng.IntN(2)]) {
 			c.ids = append(c.ids, fmt.Sprintf("e%03d", i))
 			c.report(c.reg.Put(fleet.Spec{ID: c.ids[i], Models: []string{"m"}}))
 		}
@@ -61,7 +61,7 @@ func TestLeastLoadLooksAnew(t *testing.T) {
 			var set fleet.Set
 			even := rng.IntN(30) == 0
 			set.Fill(view.Mask(func(w *fleet.Worker) bool { return !even || w.No%2 == 0 }), c.now, exclude)
-			trace := &policy.Trace{Considered: make([]policy.Considered, 0, rng.IntN(4))}
+			trace := &policy.Trace{Considered: make([]policy.Considered, 0, []int{0, 1, 3, 20}[rng.IntN(4)])}
 			pick, err := p.Pick(context.Background(), &set, &policy.Request{Now: c.now, Trace: trace})
 			want, why := c.naive(&set, limits)
 			if pick.Engine != want || err == nil && pick.Reason != why {
@@ -73,10 +73,37 @@ func TestLeastLoadLooksAnew(t *testing.T) {
 			if n := len(trace.Considered) + trace.Omitted; n != set.Len() || want != nil && cap(trace.Considered) > 0 && !slices.ContainsFunc(trace.Considered, func(x policy.Considered) bool { return x.Engine == want }) {
 				t.Fatalf("step %d: %d of %d are considered: %v", step, n, set.Len(), trace.Considered)
 			}
+			if pick.Engine != nil {
+				c.wantTold(t, &set, trace, &pick)
+			}
 			if pick.Engine != nil && rng.IntN(3) > 0 {
 				c.guards = append(c.guards, c.tracker.Acquire(pick.Engine.Load, c.now, load.Stage(rng.IntN(2)), 1, nil))
 			}
 		}
+	}
+}
+
+// wantTold fails unless the trace has the first candidates, and in the last place the one that was picked if it is none of them, with what is so of them now.
+func (c *leastCity) wantTold(t *testing.T, s *fleet.Set, trace *policy.Trace, pick *policy.Pick) {
+	t.Helper()
+	i := 0
+	for w := range s.All() {
+		if i == len(trace.Considered) {
+			break
+		}
+		got := trace.Considered[i]
+		if i == cap(trace.Considered)-1 && got.Engine == pick.Engine {
+			w = pick.Engine
+		}
+		want := policy.Considered{Engine: w, Report: w.Load.Report(c.now), InFlight: w.Load.Active(), Score: load.Known(w.Load.Active())}
+		if pick.Reason == policy.ReasonLeastLoad {
+			n, _ := want.Report.Waiting.Plus(want.Report.Running).Get()
+			want.Score = load.Known(n + w.Load.DispatchedSince(want.Report.At))
+		}
+		if got != want {
+			t.Fatalf("in place %d of %d is %+v, want %+v", i, len(trace.Considered), got, want)
+		}
+		i++
 	}
 }
 
