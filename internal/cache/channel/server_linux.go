@@ -113,7 +113,8 @@ func (s *Server) accept() {
 // welcome takes in one connection, or turns it away.
 func (s *Server) welcome(uc *net.UnixConn) {
 	c := &Conn{server: s, uc: uc}
-	c.Peer, c.pidfd = peerOf(uc)
+	var full bool
+	c.Peer, c.pidfd, full = peerOf(uc)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	class := wire.Class(0)
@@ -122,7 +123,7 @@ func (s *Server) welcome(uc *net.UnixConn) {
 		class = wire.Stopping
 	case c.Peer.UID != uint32(os.Geteuid()) && !slices.Contains(s.opt.UIDs, c.Peer.UID):
 		class = wire.NotAllowed
-	case len(s.mu.conns) >= s.opt.Conns:
+	case full, len(s.mu.conns) >= s.opt.Conns:
 		class = wire.TooMany
 	}
 	if class != 0 {
@@ -138,11 +139,11 @@ func (s *Server) welcome(uc *net.UnixConn) {
 	s.wg.Go(c.read)
 }
 
-// peerOf asks the kernel who is at the other end. The pidfd is nil if there is none to be had.
-func peerOf(uc *net.UnixConn) (p Peer, pidfd *os.File) {
+// peerOf asks the kernel who is at the other end. The pidfd is nil if there is none to be had; full says that this is for want of descriptors, and passes.
+func peerOf(uc *net.UnixConn) (p Peer, pidfd *os.File, full bool) {
 	raw, err := uc.SyscallConn()
 	if err != nil {
-		return Peer{UID: ^uint32(0)}, nil
+		return Peer{UID: ^uint32(0)}, nil, false
 	}
 	p.UID = ^uint32(0) // nobody
 	raw.Control(func(fd uintptr) {
@@ -155,12 +156,13 @@ func peerOf(uc *net.UnixConn) (p Peer, pidfd *os.File) {
 			// only longer.
 			n, err = unix.PidfdOpen(p.PID, unix.PIDFD_NONBLOCK)
 		}
+		full = errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)
 		if err == nil {
 			unix.SetNonblock(n, true) // so that the runtime waits for it with all the others
 			pidfd = os.NewFile(uintptr(n), "pidfd")
 		}
 	})
-	return p, pidfd
+	return p, pidfd, full
 }
 
 // Conns is how many connections there are.

@@ -10,12 +10,14 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
 )
@@ -178,6 +180,41 @@ func TestTurnedAway(t *testing.T) {
 	}
 	if s.Turned.Load() != 1 {
 		t.Errorf("%d turned away", s.Turned.Load())
+	}
+}
+
+// TestLastDescriptor: who is accepted with the last descriptor, so that there is none by which his process could be awaited, is told to come again, and not that it never can be.
+func TestLastDescriptor(t *testing.T) {
+	s := listen(t, Options{}, &echo{})
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	last, highest := 0, 0
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range all {
+		n, _ := strconv.Atoi(e.Name())
+		highest = max(highest, n)
+	}
+	for last <= highest { // so that no number below is free
+		f, err := os.Open(os.DevNull)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		last = int(f.Fd())
+	}
+	full := limit
+	full.Cur = uint64(last) + 3 // the next two are this end's and the other's
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &full); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
+	if _, m := hear(t, dial(t, s)); m == nil || m.(*wire.Closing).Class != wire.TooMany {
+		t.Errorf("with the last descriptor: %+v", m)
 	}
 }
 
