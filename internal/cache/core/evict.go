@@ -95,32 +95,45 @@ func (c *Core) victim(arena, scope int, parent dram.Page) (dram.Page, bool) {
 	if p, ok := c.books.Victim(arena, scope, false, c.now); ok {
 		return p, true
 	}
+	if p, ok := c.books.Victim(arena, scope, true, c.now); !ok {
+		return p, false // and nothing has to be spared: a chain that fills all of an arena is long
+	}
 	c.spare(parent)
 	return c.books.Victim(arena, scope, true, c.now)
 }
 
 // ownVictim is the tenant's next block to go, in the newcomer's arena or else in any.
 func (c *Core) ownVictim(n *dram.Newcomer, parent dram.Page) (dram.Page, bool) {
-	for _, last := range [...]bool{false, true} {
-		if last {
-			c.spare(parent)
-		}
-		if p, ok := c.books.VictimOf(n.Arena, n.Scope, last, c.now); ok {
+	if p, ok := c.ownOf(n, false); ok {
+		return p, true
+	}
+	if p, ok := c.ownOf(n, true); !ok {
+		return p, false
+	}
+	c.spare(parent)
+	return c.ownOf(n, true)
+}
+
+func (c *Core) ownOf(n *dram.Newcomer, last bool) (dram.Page, bool) {
+	if p, ok := c.books.VictimOf(n.Arena, n.Scope, last, c.now); ok {
+		return p, true
+	}
+	for _, a := range c.arenaList {
+		if p, ok := c.books.VictimOf(a.at, n.Scope, last, c.now); ok {
 			return p, true
-		}
-		for _, a := range c.arenaList {
-			if p, ok := c.books.VictimOf(a.at, n.Scope, last, c.now); ok {
-				return p, true
-			}
 		}
 	}
 	return dram.None, false
 }
 
+// mostSpared bounds the look at a chain, and so what a message can cost that continues a long one: some ten milliseconds. It is a million tokens in blocks of 16; a
+// longer prompt's head may go for its tail.
+const mostSpared = 1 << 16
+
 // spare holds the chain that a newcomer continues until the step ends: where its blocks lie in several arenas, its head would go for its tail. What a step
 // has gone over once it does not go over again.
 func (c *Core) spare(p dram.Page) {
-	for ; p != dram.None && !c.climbed[p]; p = c.books.ParentPage(p) {
+	for ; p != dram.None && !c.climbed[p] && len(c.climbed) < mostSpared; p = c.books.ParentPage(p) {
 		c.climbed[p] = true
 		if c.books.State(p) == dram.Visible {
 			c.books.Hold(p)

@@ -111,3 +111,58 @@ func TestRoomAhead(t *testing.T) {
 		}
 	}
 }
+
+// TestLongChains: who continues a chain that fills all of his arena is told that there is no room, without a look at all of the chain; and where it lies in several tenants' lanes, with a
+// look at so much of it and no more.
+func TestLongChains(t *testing.T) {
+	const slots = 2*mostSpared + 1000
+	for _, tenants := range []Scope{1, 2} {
+		c := New(Config{Epoch: 1, Scopes: map[Scope]ScopeBudget{1: {}, 2: {}}}, nil)
+		c.Step(0, &Register{Session: runSession, Instance: "a", Layout: []Group{{PartBytes: []uint32{10}}}, Arenas: []Arena{{0, slots, 10}}}, nil)
+		op, last := uint64(0), Hash{}
+		publish := func(n int) (there, none int) {
+			var seal []SealedSlot
+			op++
+			run := make([]Block, n)
+			for i := range run {
+				run[i] = Block{Hash: numbered(op<<32 | uint64(i+1)), Parent: last}
+				last = run[i].Hash
+			}
+			for _, a := range c.Step(0, &Publish{Session: runSession, Op: op, Scope: 1 + Scope(op)%tenants, Blocks: run}, nil) {
+				if g, ok := a.(Granted); ok {
+					for _, b := range g.Blocks {
+						switch b.Disposition {
+						case Write:
+							seal = append(seal, SealedSlot{Slot: b.Slot})
+						case NoRoom:
+							none++
+						}
+					}
+				}
+			}
+			c.Step(0, &SealedRun{Session: runSession, Slots: seal}, nil)
+			return len(seal), none
+		}
+		for left := slots; left > 0; {
+			n := min(left, 1000)
+			if got, _ := publish(n); got != n {
+				t.Fatalf("%d blocks of %d were published", got, n)
+			}
+			left -= n
+		}
+		tail := last
+		for range 2 {
+			last = tail
+			if _, none := publish(4); tenants == 1 && none != 4 {
+				t.Errorf("behind all that there is: %d blocks without room", none)
+			}
+		}
+		// What was held for a step is listed there.
+		if n := cap(c.spared); tenants == 1 && n > 0 || n > 3*mostSpared/2 {
+			t.Errorf("%d tenants: room for %d blocks that were spared", tenants, n)
+		}
+		if wrong := c.Check(); wrong != "" {
+			t.Error(wrong)
+		}
+	}
+}
