@@ -25,7 +25,7 @@ type cacheCmd struct {
 // Help shows what a run looks like.
 func (cacheCmd) Help() string {
 	return `Keeps pages of KV state for the engines of this host, in memory that it shares with them. Prints one line on stdout when it
-can be connected to. SIGTERM and SIGINT end it: engines then compute what they would have restored. Linux only.
+can be connected to. SIGTERM and SIGINT end it: engines then compute what they would have restored. SIGHUP changes nothing. Linux only.
 
 Examples:
   perigee cache --socket /tmp/cache.sock --pool-bytes 8GiB

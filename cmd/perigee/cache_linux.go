@@ -46,7 +46,7 @@ func (c *cacheCmd) Run(rc *runContext) error {
 	signals := c.signalsForTesting
 	if signals == nil {
 		signals = make(chan os.Signal, 4)
-		signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
+		signal.Notify(signals, syscall.SIGTERM, os.Interrupt, syscall.SIGHUP)
 		defer signal.Stop(signals)
 	}
 	o := cfg.Options()
@@ -73,9 +73,15 @@ func (c *cacheCmd) Run(rc *runContext) error {
 	if _, err := fmt.Fprintln(rc.stdout, line); err != nil {
 		rc.log.Warn("nobody reads stdout", "err", err)
 	}
-	select {
-	case <-signals:
-	case <-rc.ctx.Done():
+	for end := false; !end; {
+		select {
+		case s := <-signals:
+			if end = s != syscall.SIGHUP; !end { // it has the other commands read their files anew, and is no reason to drop all pages
+				rc.log.Warn("SIGHUP changes nothing: the configuration is read as the Cache Manager starts")
+			}
+		case <-rc.ctx.Done():
+			end = true
+		}
 	}
 	err = m.Close()
 	rc.log.Info("stopped")

@@ -45,6 +45,8 @@ func TestCache(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn.Close()
+	signals <- syscall.SIGHUP
+	signals <- syscall.SIGHUP // the first was taken, or the second would find no room
 	res, err := http.Get(m[2] + "/healthz")
 	if err != nil || res.StatusCode != 200 {
 		t.Fatalf("%v, %v", res, err)
@@ -54,6 +56,9 @@ func TestCache(t *testing.T) {
 	signals <- syscall.SIGTERM
 	if err := <-done; err != nil {
 		t.Errorf("SIGTERM: %v", err)
+	}
+	if n := strings.Count(log.String(), "SIGHUP changes nothing"); n != 2 {
+		t.Errorf("two hangups are told %d times", n)
 	}
 	if _, err := os.Lstat(socket); !os.IsNotExist(err) {
 		t.Errorf("the socket is left: %v", err)
