@@ -221,6 +221,46 @@ func halfDialled(t *testing.T, join *Credentials) {
 	}
 }
 
+// TestUnwantedRegistration: a session that nobody wanted any more when the Manager said that it was registered is left: nobody else has its token.
+func TestUnwantedRegistration(t *testing.T) {
+	ctx, giveUp := context.WithCancel(t.Context())
+	defer giveUp()
+	left := make(chan wire.Leave, 1)
+	n := 0
+	path := fake(t, func(conn net.Conn) {
+		defer func() { go func() { io.Copy(io.Discard, conn); conn.Close() }() }()
+		question(conn)
+		conn.Write(wire.Append(nil, wire.Header{Ref: 1, Epoch: 1}, &wire.Welcome{Version: 1}))
+		if n++; n == 1 {
+			question(conn)
+			giveUp()
+			io.Copy(io.Discard, conn) // until it says that it hangs up, which the Manager sees too late
+			conn.Write(wire.Append(nil, wire.Header{Ref: 2, Epoch: 1, Session: 1}, &wire.Registered{Token: [16]byte{7}}))
+			return
+		}
+		head := make([]byte, wire.HeaderSize)
+		io.ReadFull(conn, head)
+		h, _ := wire.ParseHeader(head)
+		payload := make([]byte, h.Length)
+		io.ReadFull(conn, payload)
+		if m, _ := wire.Decode(h.Kind, payload); h.Kind == wire.KindLeave {
+			left <- *m.(*wire.Leave)
+		}
+		conn.Write(wire.Append(nil, wire.Header{Ref: 2, Epoch: 1}, &wire.Bye{}))
+	})
+	if _, err := Dial(ctx, options(path)); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	select {
+	case m := <-left:
+		if m.Token != [16]byte{7} {
+			t.Errorf("%+v", m)
+		}
+	default:
+		t.Error("it was not left")
+	}
+}
+
 func TestNobodyThere(t *testing.T) {
 	if _, err := Dial(context.Background(), options(filepath.Join(t.TempDir(), "none"))); !errors.Is(err, ErrLost) {
 		t.Errorf("%v", err)

@@ -53,7 +53,8 @@ func (m *mapping) slot(i, n uint32) []byte {
 	return m.mem[at : at+uint64(n) : at+uint64(n)]
 }
 
-// Dial registers an instance, or joins a session, and maps its arenas. The context bounds the start only. Errors: those of this package; *Unfinished, which is to be closed, if it has
+// Dial registers an instance, or joins a session, and maps its arenas. The context bounds the start only. Where it ends while the Manager registers, Dial waits for
+// that, for a second at most, so as to give back what it was given. Errors: those of this package; *Unfinished, which is to be closed, if it has
 // joined by half.
 func Dial(ctx context.Context, o Options) (*Session, error) {
 	if o.Copiers == 0 {
@@ -155,15 +156,34 @@ func (s *Session) register(ctx context.Context) error {
 		}
 		m.Ranks = append(m.Ranks, b)
 	}
-	a, err := exchange(ctx, s.query, m, wire.KindRegistered)
+	c, err := s.query.ask(m, nil)
 	if err != nil {
 		return err
 	}
+	defer s.query.forget(c)
+	a, late := c.next(ctx)
+	if late != nil {
+		if ctx.Err() == nil {
+			return late
+		}
+		// It may be registered by now, and while this process lives nobody but who has the token gives its memory back: it is taken back, and where that
+		// comes too late the answer comes before the connection's end.
+		s.query.uc.CloseWrite()
+		wait, cancel := context.WithTimeout(context.Background(), goodbyeWait)
+		defer cancel()
+		if a, err = c.next(wait); err != nil {
+			return late
+		}
+	}
 	closeAll(a.files) // the publishing connection gets them, too
-	r := a.m.(*wire.Registered)
+	r, ok := a.m.(*wire.Registered)
+	if !ok {
+		s.query.uc.Close()
+		return ErrProtocol
+	}
 	s.cred = Credentials{Epoch: a.h.Epoch, Session: a.h.Session, Token: r.Token}
 	s.enter(s.query)
-	return nil
+	return late
 }
 
 // enter puts the session into the heads of what a link sends.
