@@ -176,6 +176,13 @@ def namespace():
 class Lying(unittest.TestCase):
     """Acknowledgements that are stuck, malformed, or another's: the engine hears Lost, at once where nothing has to be waited for, and nothing leaks."""
 
+    @staticmethod
+    def hurry(s, timeout):
+        """From now on answers are late after so long. Before, a busy machine has its time."""
+        s._timeout = timeout
+        for link in s._links:
+            link.sock.settimeout(timeout)
+
     @contextlib.contextmanager
     def session(self, timeout=20.0, **answers):
         with tempfile.TemporaryDirectory() as folder:
@@ -183,7 +190,8 @@ class Lying(unittest.TestCase):
             fds = len(os.listdir("/proc/self/fd"))
             m = Manager(path, **answers)
             try:
-                s = client.Session(path, "test", [namespace()], timeout=timeout)
+                s = client.Session(path, "test", [namespace()], timeout=20.0)
+                self.hurry(s, timeout)
                 try:
                     yield s, m
                 finally:
@@ -209,10 +217,16 @@ class Lying(unittest.TestCase):
             ("granted and stuck", one(P("<III", 0, 1, 1)), False),
             ("granted, and a malformed end", one(P("<III", 0, 1, 1)) + frame(wire.PUBLISHED, REF, b"\1"), False),
         ):
-            with self.subTest(name), self.session(0.05 if "stuck" in name else 20.0, publish=answer, hang_up=hang_up) as (s, _):
+            with self.subTest(name), self.session(0.05 if name == "stuck" else 20.0, publish=answer, hang_up=hang_up) as (s, _):
                 written = []
+
+                def write(i, view):
+                    written.append(i)
+                    if name == "granted and stuck":
+                        self.hurry(s, 0.05)
+
                 with self.assertRaises(client.Lost):
-                    s.publish([client.Block(bytes([1]) * 32, tokens=(1,))], lambda i, view: written.append(i))
+                    s.publish([client.Block(bytes([1]) * 32, tokens=(1,))], write)
                 self.assertEqual(written, [0] if name.startswith("granted") else [])
                 if "stuck" not in name:
                     with self.assertRaises(client.Lost):  # and it stays lost
@@ -424,6 +438,8 @@ class Lying(unittest.TestCase):
             s._timeout, s._answers, s._links = 0.02, {}, []
             s._query = self.link(here)
             here.settimeout(0.02)
+            read, send = threading.Event(), s._send
+            s._send = lambda *a: (send(*a), read.wait(20))[0]  # the time begins when it was read
             waits, wait = threading.Event(), s._last
             s._last = lambda *a: waits.set() or wait(*a)  # when the time is up
 
@@ -431,6 +447,7 @@ class Lying(unittest.TestCase):
                 head = Manager._read(there, wire.HEADER.size)
                 n, _, _, _, ref, *_ = wire.HEADER.unpack(head)
                 Manager._read(there, n)
+                read.set()
                 waits.wait(20)
                 there.sendall(frame(wire.FETCHED, ref, P("<BBII", 0, 0, 1, 1)))
 
@@ -552,9 +569,10 @@ class Loaded(unittest.TestCase):
             fingerprint.of_loaded(self.model, began)
 
     def test_when_this_process_began(self):
-        began = fingerprint.began()
+        # It reads two clocks, one after the other: a process that has to stand still in between says that it began earlier.
+        *_, other, began = sorted(fingerprint.began() for _ in range(9))
         self.assertTrue(time.time() - 3600 < began < time.time(), began)
-        self.assertLess(abs(fingerprint.began() - began), 0.1)
+        self.assertLess(began - other, 0.1)
 
 
 class Fingerprints(unittest.TestCase):

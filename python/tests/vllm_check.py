@@ -701,19 +701,20 @@ class HalvesCase(unittest.TestCase):
     def up(self, n):
         self.until(lambda: self.b.credentials == numbered(n))
 
-    def load(self, n=1):
+    def load(self, n=1, begun=lambda: None):
         self.loader.submit(messages.Load(f"r{n}", numbered(n), Lease(3, 1, [2], [0]), [8, 9]))
+        begun()
 
-    def save(self, n=1):
+    def save(self, n=1, begun=lambda: None):
         self.saver.begin(messages.Step(numbered(n), [], [messages.Save("r", [bytes(32)], client.NO_BLOCK, bytes(4 * B), [5])]))
+        begun()  # else the end of the step, which waits for 10 ms, may come before the saver's thread has looked at it
         self.saver.end()
 
     def copying(self, *begin):
         """Copies that stand still in the midst, until let(True)."""
         self.m.let(False)
         for i, what in enumerate(begin, 1):
-            what()
-            self.m.until(lambda: sum(p.using for p in self.m.parts) == i)
+            what(begun=lambda: self.m.until(lambda: sum(p.using for p in self.m.parts) == i))
 
     def taken(self, want):
         got = [set(), set()]
