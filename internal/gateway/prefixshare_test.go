@@ -376,7 +376,11 @@ func TestSnapshotOfALiar(t *testing.T) {
 			if c.tell != nil {
 				index = r.liar(c.tell)
 			}
-			late := r.gateway("snapshot_timeout: 300ms, " + index)
+			timeout := "1m" // which none but one who hangs uses up
+			if c.about == "hangs" {
+				timeout = "300ms"
+			}
+			late := r.gateway("snapshot_timeout: " + timeout + ", " + index)
 			prompts := r.prompts(50)
 			r.eventually("as if nobody had been asked", func() bool {
 				_, blind := r.looks(late, prompts)
