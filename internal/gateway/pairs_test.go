@@ -14,13 +14,12 @@ import (
 	"github.com/perigee-llm/perigee/internal/gateway/explain"
 )
 
-// startHalves starts a simulated engine of each role, in order. What they hold for pairs is free after half a second.
-func startHalves(t testing.TB, flavor enginehttp.Flavor, model string, timing engine.Timing, roles ...enginehttp.Role) (engines []*enginehttp.Server) {
+// startHalves starts a simulated engine of each role, in order. What they hold for pairs is free after some time.
+func startHalves(t testing.TB, flavor enginehttp.Flavor, model string, timing engine.Timing, free time.Duration, roles ...enginehttp.Role) (engines []*enginehttp.Server) {
 	t.Helper()
 	for _, role := range roles {
-		const short = 500 * time.Millisecond
 		e, err := enginehttp.Start(enginehttp.Options{
-			Engine: engine.Config{Timing: timing, MeetFor: short, HoldFor: short, FetchFor: 2 * short}, Flavor: flavor, Models: []string{model},
+			Engine: engine.Config{Timing: timing, MeetFor: free, HoldFor: free, FetchFor: 2 * free}, Flavor: flavor, Models: []string{model},
 			Pair: &enginehttp.Pair{Role: role, Attempts: 2, Retry: 10 * time.Millisecond},
 		})
 		if err != nil {
@@ -71,7 +70,7 @@ func TestPairedEngines(t *testing.T) {
 	for _, flavor := range []enginehttp.Flavor{enginehttp.SGLang, enginehttp.VLLM} {
 		t.Run(string(flavor), func(t *testing.T) {
 			p, d := enginehttp.Prefill, enginehttp.Decode
-			engines := startHalves(t, flavor, "m", engine.Timing{Speed: 200}, p, d, p, d, p, d)
+			engines := startHalves(t, flavor, "m", engine.Timing{Speed: 200}, time.Minute, p, d, p, d, p, d)
 			alone := startEngines(t, 1, flavor)[0]
 			g := startGateway(t, pairBuckets, engines)
 			c := newClient(t)
@@ -113,7 +112,7 @@ func TestPairedEngines(t *testing.T) {
 func TestPairedClientLeaves(t *testing.T) {
 	for _, flavor := range []enginehttp.Flavor{enginehttp.SGLang, enginehttp.VLLM} {
 		t.Run(string(flavor), func(t *testing.T) {
-			engines := startHalves(t, flavor, "m", engine.Timing{PrefillPerToken: 10 * time.Millisecond}, enginehttp.Prefill, enginehttp.Decode)
+			engines := startHalves(t, flavor, "m", engine.Timing{PrefillPerToken: 10 * time.Millisecond}, time.Minute, enginehttp.Prefill, enginehttp.Decode)
 			g := startGateway(t, `
 models: [{id: m, buckets: [{id: b, pd: {prefill: {}, decode: {}}}]}]
 server: {port: 0, host: 127.0.0.1, admin: {port: 0}}

@@ -113,7 +113,7 @@ func soak(t *testing.T) {
 	var halves []*enginehttp.Server
 	for _, flavor := range []enginehttp.Flavor{enginehttp.SGLang, enginehttp.VLLM} {
 		roles := []enginehttp.Role{enginehttp.Prefill, enginehttp.Decode, enginehttp.Prefill, enginehttp.Decode}
-		for i, e := range startHalves(t, flavor, string(flavor), engine.Timing{Speed: 200}, roles...) {
+		for i, e := range startHalves(t, flavor, string(flavor), engine.Timing{Speed: 200}, 500*time.Millisecond, roles...) {
 			urls = append(urls, "{url: "+e.URL()+", role: "+string(roles[i])+"}")
 			halves = append(halves, e)
 		}
