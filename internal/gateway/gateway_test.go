@@ -446,16 +446,18 @@ func TestQuickRestart(t *testing.T) {
 		}
 		return status
 	}
-	// An outage of a tenth of a second, which a load poll of once a second hardly sees; once more where a busy machine has slept through it.
+	// An outage of a tenth of a second, which a load poll of once a second hardly sees; a longer one where a busy machine has slept through it.
+	outage := 100 * time.Millisecond
 	var until time.Time
 	await(t, func() bool {
 		if time.Now().After(until) {
 			for _, e := range engines {
-				if err := e.SetFault(enginehttp.Fault{Kind: enginehttp.FaultRestart, DelayMS: 100}); err != nil {
+				if err := e.SetFault(enginehttp.Fault{Kind: enginehttp.FaultRestart, DelayMS: int(outage.Milliseconds())}); err != nil {
 					t.Fatal(err)
 				}
 			}
-			until = time.Now().Add(150 * time.Millisecond)
+			until = time.Now().Add(outage + 50*time.Millisecond)
+			outage *= 2
 		}
 		return ask() == 503 // both breakers are open
 	})
