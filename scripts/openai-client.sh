@@ -15,7 +15,7 @@ if ! cmp -s "$req" "$venv/installed.txt"; then
 		echo "python3 -m venv failed: install Python 3.11 or newer with its venv module (Debian: apt-get install python3-venv)" >&2
 		exit 1
 	fi
-	if ! "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$req"; then
+	if ! scripts/again.sh "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$req"; then
 		echo "pip could not install $req: this test needs the Python package registry once; it is not skipped without" >&2
 		exit 1
 	fi

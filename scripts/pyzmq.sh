@@ -13,5 +13,5 @@ fi
 rm -rf "$dir"
 mkdir -p .cache
 python3 -m venv "$dir"
-"$dir/bin/pip" install --quiet --disable-pip-version-check -r "$want"
+scripts/again.sh "$dir/bin/pip" install --quiet --disable-pip-version-check -r "$want"
 cp "$want" "$dir/installed"

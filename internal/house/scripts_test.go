@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -37,6 +38,35 @@ func TestReadmeScript(t *testing.T) {
 			out, err := exec.Command(filepath.Join(root, "scripts", "readme.sh"), file).CombinedOutput()
 			if (err == nil) != (c.want == "") || !strings.Contains(string(out), c.want) {
 				t.Errorf("error %v, output %q, want %q in it", err, out, c.want)
+			}
+		})
+	}
+}
+
+// TestAgainScript: what fetches is run again in CI, and only there, until it succeeds or its tries are used up; the last one's exit code is told.
+func TestAgainScript(t *testing.T) {
+	root, err := repositoryRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, ci          string
+		fails, runs, code int
+	}{
+		{"at once", "true", 0, 1, 0},
+		{"at last", "true", 3, 4, 0},
+		{"never", "true", 9, 4, 7},
+		{"not in CI", "", 1, 1, 7},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "runs")
+			cmd := exec.Command(filepath.Join(root, "scripts", "again.sh"), "bash", "-c", `echo >>"$0"; (($(wc -l <"$0") > $1)) || exit 7`, file, strconv.Itoa(c.fails))
+			cmd.Env = append(os.Environ(), "CI="+c.ci, "AGAIN_S=0")
+			out, _ := cmd.CombinedOutput() // its error is the exit code
+			runs, err := os.ReadFile(file)
+			if err != nil || len(runs) != c.runs || cmd.ProcessState.ExitCode() != c.code {
+				t.Errorf("%d runs, exit code %d, %v: %s", len(runs), cmd.ProcessState.ExitCode(), err, out)
 			}
 		})
 	}
