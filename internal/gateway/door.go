@@ -36,6 +36,7 @@ type door struct {
 	name     string // of the listener
 	secure   bool
 	limits   config.ClientLimits
+	send     func() time.Duration // the time-out for sending that is configured now; nil: that of limits
 	metrics  *telemetry.Metrics
 	handlers handlers // of net/http's requests
 	open     atomic.Int64
@@ -190,6 +191,8 @@ type clientConn struct {
 	reading, writing downstream.Deadline
 	late             atomic.Bool // a read met its deadline; since it was last idle
 	served           atomic.Bool // a handler ran since it was last active: the head was good
+	stalled          atomic.Bool // nobody has read for as long as that may be
+	two              bool        // HTTP/2 is spoken; from when net/http begins
 
 	// Of net/http's goroutine for the connection, which calls door.state.
 	last  http.ConnState
@@ -233,15 +236,33 @@ func (c *clientConn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
-// Write implements net.Conn.
+// Write implements net.Conn. Over HTTP/2 each write has the time that a stream's has: where nobody reads the connection a stream's own time-out is of no use, since it is
+// ended by what is written to the client.
 func (c *clientConn) Write(p []byte) (n int, err error) {
+	if c.two {
+		_ = c.SetWriteDeadline(time.Now().Add(c.door.sendTimeout()))
+	}
 	for {
 		k, err := c.Conn.Write(p[n:])
 		n += k
-		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) || c.writing.Passed(c.Conn.SetWriteDeadline) {
+		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
+		}
+		if c.writing.Passed(c.Conn.SetWriteDeadline) {
+			c.stalled.Store(c.two)
 			return n, err
 		}
 	}
+}
+
+// Stalled tells package api whether the connection ends because nobody has read it for as long as that may be.
+func (c *clientConn) Stalled() bool { return c.stalled.Load() }
+
+func (d *door) sendTimeout() time.Duration {
+	if d.send != nil {
+		return d.send()
+	}
+	return d.limits.SendTimeout
 }
 
 // doorConn returns the door's connection below c.
@@ -265,6 +286,8 @@ func (d *door) state(nc net.Conn, s http.ConnState) {
 		return
 	}
 	switch s {
+	case http.StateNew:
+		c.two = true
 	case http.StateIdle:
 		c.late.Store(false) // net/http interrupts its own reads with a deadline of the past
 		c.Waits(time.Now())
@@ -336,13 +359,25 @@ func (d *door) netHTTP(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler: d.around(h), ConnContext: api.ConnContext, ConnState: d.state,
 		ReadHeaderTimeout: d.limits.HeaderTimeout, IdleTimeout: d.limits.IdleTimeout, MaxHeaderBytes: int(d.limits.MaxHeaderBytes),
-		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: d.limits.MaxStreams},
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), // what clients do wrong is theirs to see
+		WriteTimeout: shortWindow, // handlers set their own
+		HTTP2:        &http.HTTP2Config{MaxConcurrentStreams: d.limits.MaxStreams},
+		ErrorLog:     slog.NewLogLogger(log.Handler(), slog.LevelDebug), // what clients do wrong is theirs to see
 	}
 }
 
+const (
+	// shortWindow is how long a client of HTTP/2 may have no window for what needs no key and no engine: what net/http answers by itself, to heads that are no good, which
+	// counts nowhere; refusals; and probes. All else has its send_timeout.
+	shortWindow = 2 * time.Second
+	// shortestWindow is the same where there are as many requests as may be: these answers take places beyond those.
+	shortestWindow = 100 * time.Millisecond
+)
+
 // around returns the handler of the listener's requests: they are counted, so that their end can be waited for, and their connections are
 // told that their heads were good. One function does both, for the sake of the stacks of streams.
+//
+// A request counts until its answer was written. The end of an answer is net/http's to write when the handler has returned, and waits for a window then: clients without
+// one, with thousands of requests on a few connections, would hold memory for what counts nowhere.
 func (d *door) around(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		d.handlers.begin()
@@ -353,6 +388,13 @@ func (d *door) around(h http.Handler) http.Handler {
 		if d.enter(w, r) {
 			defer d.active.Add(-1)
 			h.ServeHTTP(w, r)
+			switch {
+			case isProbe(r) && d.active.Load() > int64(d.limits.MaxRequests):
+				hurry(w, shortestWindow)
+			case isProbe(r) || api.Refused(w):
+				hurry(w, shortWindow)
+			}
+			_ = http.NewResponseController(w).Flush()
 		}
 	})
 }
@@ -372,11 +414,19 @@ func (d *door) bounded(h http.Handler) http.Handler {
 
 // enter counts a request in, or refuses it if there are as many as may be. The probes of load balancers always come in: their answers take nothing.
 func (d *door) enter(w http.ResponseWriter, r *http.Request) bool {
-	if d.active.Add(1) <= int64(d.limits.MaxRequests) || r.URL.Path == "/healthz" || r.URL.Path == "/readyz" {
+	if d.active.Add(1) <= int64(d.limits.MaxRequests) || isProbe(r) {
 		return true
 	}
 	d.active.Add(-1)
 	d.metrics.Refused.WithLabelValues(tooManyRequests.Code).Inc()
+	hurry(w, shortestWindow)
 	tooManyRequests.Write(w)
 	return false
+}
+
+func isProbe(r *http.Request) bool { return r.URL.Path == "/healthz" || r.URL.Path == "/readyz" }
+
+// hurry gives a client little time for what it is answered.
+func hurry(w http.ResponseWriter, window time.Duration) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(window))
 }

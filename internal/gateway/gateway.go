@@ -265,6 +265,7 @@ func (g *Gateway) serve(ctx context.Context, l *listener, name, host string, por
 	}
 	l.addr = ln.Addr()
 	d := &door{Listener: ln, name: name, secure: l.cert.Load() != nil, limits: g.cfg.Load().Server.Clients, metrics: g.metrics}
+	d.send = func() time.Duration { return g.cfg.Load().Server.Clients.SendTimeout }
 	l.server = d.server(h, l.cert.Load, g.log)
 	d.register(g.metrics.Registry())
 	g.serving.Go(func() {

@@ -35,6 +35,7 @@ type h2 struct {
 	coder   *hpack.Encoder
 	block   bytes.Buffer
 	heard   chan string   // what the server sent: the status of an answer, reset, over; closed at the connection's end
+	deaf    chan struct{} // closed: it reads no more
 	streams atomic.Uint32 // that it allows
 }
 
@@ -52,11 +53,16 @@ func onHTTP2(t *testing.T, h http.HandlerFunc, test func(t *testing.T, d *door, 
 		wg.Go(func() { _ = s.Serve(d) })
 		near, far := net.Pipe()
 		p.conns <- far
-		c := &h2{t: t, conn: near, framer: http2.NewFramer(near, near), heard: make(chan string, 4096)}
+		c := &h2{t: t, conn: near, framer: http2.NewFramer(near, near), heard: make(chan string, 4096), deaf: make(chan struct{})}
 		c.coder = hpack.NewEncoder(&c.block)
 		wg.Go(func() {
 			defer close(c.heard)
 			for {
+				select {
+				case <-c.deaf:
+					return
+				default:
+				}
 				f, err := c.framer.ReadFrame()
 				if err != nil {
 					return
@@ -160,6 +166,91 @@ func TestHTTP2Streams(t *testing.T) {
 			t.Error(got)
 		}
 	})
+}
+
+// TestHTTP2Deaf: a client that grants all the windows there are and reads nothing of its connection has the time that one has who reads nothing of a stream.
+func TestHTTP2Deaf(t *testing.T) {
+	var ended atomic.Bool
+	flood := func(w http.ResponseWriter, _ *http.Request) {
+		defer ended.Store(true)
+		for {
+			if _, err := io.WriteString(w, strings.Repeat("x", 8<<10)); err != nil {
+				return
+			}
+		}
+	}
+	onHTTP2(t, flood, func(t *testing.T, d *door, c *h2) {
+		if c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30}) != nil || c.framer.WriteWindowUpdate(0, 1<<30) != nil {
+			t.Fatal("the connection does not take its windows")
+		}
+		close(c.deaf)
+		c.open(1, "/")
+		<-time.After(testLimits.SendTimeout - time.Second)
+		if ended.Load() || d.active.Load() != 1 {
+			t.Error("its time was not over")
+		}
+		<-time.After(2 * time.Second)
+		if !ended.Load() || d.active.Load() != 0 || d.open.Load() != 0 {
+			t.Errorf("ended %v, %d under way, %d connections", ended.Load(), d.active.Load(), d.open.Load())
+		}
+	})
+}
+
+// TestHTTP2WithoutWindow: who has no window for an answer counts as under way until that was written or its time is over, though the handler is done; refusals, probes
+// and what net/http answers by itself, for which nobody needs a key, are not waited for that long.
+func TestHTTP2WithoutWindow(t *testing.T) {
+	const patience = time.Minute
+	short := func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(patience)) // as package api does
+		if r.URL.Path == "/refused" {
+			tooMany.Write(w)
+			return
+		}
+		_, _ = io.WriteString(w, "hello")
+	}
+	var bomb []string
+	for range 2000 { // each takes a byte once the table has it, and counts with some 60
+		bomb = append(bomb, "x-bomb", "aaaaaaaaaaaaaaaaaaaaaaaa")
+	}
+	for _, c := range []struct {
+		name, path string
+		more       []string // fields
+		max        int      // requests under way
+		active     int64
+		within     time.Duration
+	}{
+		{"an answer", "/", nil, 1, 1, patience},
+		{"a refusal", "/refused", nil, 1, 1, shortWindow},
+		{"too many", "/", nil, 0, 0, shortestWindow},
+		{"a probe", "/healthz", nil, 1, 1, shortWindow},
+		{"a probe beyond the bound", "/healthz", nil, 0, 1, shortestWindow},
+		{"a bad head", "/", []string{"connection", "x"}, 1, 0, shortWindow},
+		{"a long head", "/", bomb, 1, 0, shortWindow},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			onHTTP2(t, short, func(t *testing.T, d *door, h *h2) {
+				d.limits.MaxRequests = c.max
+				if h.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}) != nil {
+					t.Fatal("the connection does not take its windows")
+				}
+				if h.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: h.fields(c.path, c.more...), EndHeaders: true, EndStream: true}) != nil {
+					t.Fatal("the connection does not take the request")
+				}
+				status, reset, _ := h.answers()
+				if len(status) != 1 || reset != 0 || d.active.Load() != c.active {
+					t.Errorf("%v, reset %d, %d under way", status, reset, d.active.Load())
+				}
+				<-time.After(c.within - time.Millisecond)
+				if _, reset, _ = h.answers(); reset != 0 {
+					t.Error("its time was not over")
+				}
+				<-time.After(2 * time.Millisecond)
+				if _, reset, _ = h.answers(); reset != 1 || d.active.Load() != 0 {
+					t.Errorf("reset %d, %d under way", reset, d.active.Load())
+				}
+			})
+		})
+	}
 }
 
 // TestHTTP2Resets: who opens streams and resets them at once has no more handlers at work than it may have streams, and is shown out.

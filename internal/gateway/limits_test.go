@@ -39,7 +39,7 @@ func (p *pipes) Accept() (net.Conn, error) {
 func (p *pipes) Close() error   { p.once.Do(func() { close(p.done) }); return nil }
 func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-var testLimits = config.ClientLimits{HeaderTimeout: 10 * time.Second, IdleTimeout: 120 * time.Second, MaxHeaderBytes: 64 << 10, MaxConnections: 2, MaxRequests: 8, MaxStreams: 4}
+var testLimits = config.ClientLimits{HeaderTimeout: 10 * time.Second, IdleTimeout: 120 * time.Second, SendTimeout: 60 * time.Second, MaxHeaderBytes: 64 << 10, MaxConnections: 2, MaxRequests: 8, MaxStreams: 4}
 
 // cuts returns what the metrics say of connections that were ended and of requests that were refused.
 func cuts(t *testing.T, m *telemetry.Metrics) string {

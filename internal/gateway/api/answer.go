@@ -178,7 +178,7 @@ func (c *call) closeStream(l *leg, resp *http.Response, end ending, sniff *sse.S
 	switch {
 	case end == endLeft:
 		outcome, label, what = fleet.Cancelled, "cancelled", "client_disconnect"
-		if c.stalled {
+		if c.stalled = c.stalled || connStalled(c.r); c.stalled {
 			what = outcomeSlow
 		}
 		c.clientLeft = true

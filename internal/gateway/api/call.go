@@ -177,10 +177,9 @@ func (c *call) answer(kind body.Kind) {
 }
 
 // pushOut has the client get the end of its answer: all else is accounted, and it need not wait for a span and a line of a log that are written later anyway. Who
-// does not read it is a slow reader as any other, but for the decision log, which has the answer as one that was given. Of HTTP/2 the server writes what is left, and
-// tells nobody what became of it.
+// does not read it is a slow reader as any other, but for the decision log, which has the answer as one that was given.
 func (c *call) pushOut() {
-	if !c.ready || c.r.ProtoMajor != 1 {
+	if !c.ready {
 		return
 	}
 	if c.rc.Flush() != nil {
@@ -239,6 +238,22 @@ func ConnContext(ctx context.Context, c net.Conn) context.Context {
 func ConnOf(r *http.Request) net.Conn {
 	c, _ := r.Context().Value(connKey{}).(net.Conn)
 	return c
+}
+
+// connStalled tells whether the request's connection has ended because its client read nothing of it in its time, which HTTP/2 tells no stream.
+func connStalled(r *http.Request) bool {
+	c := ConnOf(r)
+	for c != nil {
+		if s, ok := c.(interface{ Stalled() bool }); ok {
+			return s.Stalled()
+		}
+		below, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			break
+		}
+		c = below.NetConn()
+	}
+	return false
 }
 
 // resetOldClient has the connection end with a reset if its protocol has no other way to say that an answer is not whole. Over TLS its server must not say

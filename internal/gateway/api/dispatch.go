@@ -138,9 +138,9 @@ func (c *call) flush() error {
 }
 
 // whyFailed takes down whether a write failed because the client's time for reading was over. The clock tells, since net/http's HTTP/2 resets the stream
-// then and says nothing else of it.
+// then and says nothing else of it; or its connection, which others' answers may have waited for before.
 func (c *call) whyFailed() {
-	c.stalled = !c.writeBy.IsZero() && !time.Now().Before(c.writeBy)
+	c.stalled = !c.writeBy.IsZero() && !time.Now().Before(c.writeBy) || connStalled(c.r)
 }
 
 // extend gives the client its time for reading what is written next.

@@ -130,3 +130,6 @@ func (e *Error) Write(w http.ResponseWriter) {
 	w.WriteHeader(e.Status)
 	_, _ = w.Write(text) // a client that left needs no answer
 }
+
+// Refused tells whether an answer is an error of the gateway's own. It is for when its handler has returned.
+func Refused(w http.ResponseWriter) bool { return w.Header()[headerErrorCode] != nil }

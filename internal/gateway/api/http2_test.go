@@ -106,16 +106,19 @@ func TestHTTP2SlowBody(t *testing.T) {
 
 // TestHTTP2ReadsNothing: a client without a window for its answer is ended by its time-out, whatever it asked for and however short the answer is.
 func TestHTTP2ReadsNothing(t *testing.T) {
-	for name, c := range map[string]struct{ path, text string }{
-		"an answer":     {chatPath, chatBody},
-		"a stream":      {chatPath, streamed(chatBody)},
-		"a refusal":     {chatPath, "{}"},
-		"few tokens":    {"/tokenize", `{"model":"m","prompt":"hello"}`},
-		"many tokens":   {"/tokenize", `{"model":"m","prompt":"` + strings.Repeat("hello ", 5000) + `"}`},
-		"no tokens":     {"/tokenize", `{"model":"m"}`},
-		"a text":        {"/v1/detokenize", `{"model":"m","tokens":[1,2,3]}`},
-		"another path":  {"/nothing", ""},
-		"list of model": {"/v1/models", ""},
+	for name, c := range map[string]struct {
+		path, text string
+		told       bool // of, as a slow reader
+	}{
+		"an answer":        {chatPath, chatBody, true},
+		"a stream":         {chatPath, streamed(chatBody), true},
+		"a refusal":        {chatPath, "{}", false},
+		"few tokens":       {"/tokenize", `{"model":"m","prompt":"hello"}`, false},
+		"many tokens":      {"/tokenize", `{"model":"m","prompt":"` + strings.Repeat("hello ", 5000) + `"}`, true},
+		"no tokens":        {"/tokenize", `{"model":"m"}`, false},
+		"a text":           {"/v1/detokenize", `{"model":"m","tokens":[1,2,3]}`, false},
+		"another path":     {"/nothing", "", false},
+		"a list of models": {"/v1/models", "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			modelBubble(t, measured(t), rigOptions{HTTP2: true}, func(t *testing.T, r *rig) {
@@ -133,6 +136,13 @@ func TestHTTP2ReadsNothing(t *testing.T) {
 					t.Error("it still holds its place")
 				}
 				r.atRest()
+				want := ""
+				if c.told {
+					want = "1"
+				}
+				if got := r.metric(`slow_readers_total{model="m"}`); got != want {
+					t.Errorf("%q slow readers, want %q", got, want)
+				}
 			})
 		})
 	}
