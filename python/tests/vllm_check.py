@@ -482,9 +482,11 @@ class Working(unittest.TestCase):
         self.addCleanup(s.close)
         return s
 
-    def step(self, request="r", blocks=(5, 6)):
-        n = len(blocks)
-        return messages.Step(SESSION, [], [messages.Save(request, [bytes([i]) * 32 for i in range(n)], client.NO_BLOCK, array.array("I", range(n * B)).tobytes(), list(blocks))])
+    def step(self, request="r", blocks=(5, 6), first=0):
+        """Saves blocks of a request, of which so many were complete before."""
+        names = [client.NO_BLOCK, *(bytes([i + 1]) * 32 for i in range(first + len(blocks)))]
+        tokens = array.array("I", range(len(blocks) * B)).tobytes()
+        return messages.Step(SESSION, [], [messages.Save(request, names[first + 1:], names[first], tokens, list(blocks))])
 
     def test_a_save(self):
         s = self.saver()
@@ -514,14 +516,26 @@ class Working(unittest.TestCase):
 
     def test_a_prompt_in_two_steps_is_one_chain(self):
         s = self.saver()
-        for blocks in (5, 6), (7,):
-            s.begin(self.step(blocks=blocks))
+        for step in self.step(), self.step(blocks=(7,), first=2):
+            s.begin(step)
             s.end()
         s.begin(messages.Step(finished=["r"]))
         s.begin(self.step(blocks=(5,)))
         s.end()
         s.close()
         self.assertEqual([o["parent_chain"] for _, o in self.session.published], [(0, 0), (5, 6), (0, 0)])
+
+    def test_a_save_behind_one_that_was_dropped_is_of_no_chain_that_the_saver_knows(self):
+        """Whoever took it for what follows the last one that was saved would tell gateways of a prompt that nobody has."""
+        s = self.saver()
+        for first, fault in (0, None), (2, client.Lost("x")), (4, None), (6, None):
+            self.session.fault = fault
+            s.begin(self.step(first=first))
+            s.end()
+            self.assertTrue(s._last.finished.wait(60))
+            self.joining = s._joining = joining(self.session) if fault else s._joining
+        s.close()
+        self.assertEqual([o["parent_chain"] for _, o in self.session.published], [(0, 0), (0, 0), (5, 6)])
 
     def test_nothing_is_read_before_the_step_has_computed_nor_after_it_has_ended(self):
         s = self.saver(wait=0.05)

@@ -253,7 +253,7 @@ class Saver:
         self._trace, self._clock, self._backoff = trace, clock, Backoff()
         self._joining, self._pages, self._part, self._block, self._wait_s, self._log = joining, pages, part, block_tokens, wait_s, log
         self._queue = queue.SimpleQueue()  # of one step at most: see begin
-        self._chains = {}  # the saver's thread's
+        self._chains = {}  # the saver's thread's: by request, the name of its last block that was published, and the chain's there
         self._current = self._last = None
         self.sealed = self.present = self.refused = self.dropped = 0  # blocks
         self._thread = threading.Thread(target=self._run, name="perigee-save", daemon=True)
@@ -322,8 +322,11 @@ class Saver:
                 if s.ended:
                     raise _Dropped
             with self._joining.use(s.session) as session:
-                p = session.publish(blocks, write, part=self._part, root=("", save.lora, save.salt), parent_chain=self._chains.get(save.request, (0, 0)), copied=copied)
-            self._chains[save.request] = p.chain
+                last, chain = self._chains.get(save.request, (None, (0, 0)))
+                if last != save.parent:  # what is between was dropped: the Manager takes what it knows of the parent
+                    chain = (0, 0)
+                p = session.publish(blocks, write, part=self._part, root=("", save.lora, save.salt), parent_chain=chain, copied=copied)
+            self._chains[save.request] = save.names[-1], p.chain
             self.sealed, self.present = self.sealed + p.sealed, self.present + p.present
             self.refused += len(blocks) - p.sealed - p.present
             self._trace("saved", save.request, p.sealed)
