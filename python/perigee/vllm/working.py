@@ -307,11 +307,15 @@ class Saver:
         names = [save.parent, *save.names]
         blocks = [client.Block(names[i + 1], names[i], tokens[i * self._block:(i + 1) * self._block]) for i in range(len(save.names))]
 
+        looked = save.adapter is None
+
         def write(i, slot):
+            nonlocal looked
             if not s.computed.wait(FORWARD_S):
                 raise _Dropped
-            if i == 0 and save.adapter is not None and stamp(save.adapter[0]) != save.adapter[1]:
+            if not looked and stamp(save.adapter[0]) != save.adapter[1]:
                 raise _Dropped  # this step may have loaded other weights than those that the names are of
+            looked = True  # at the first block that is written, whichever that is: the Manager may have those before it
             with s.lock:
                 if s.ended:
                     raise _Dropped
