@@ -83,6 +83,11 @@ var arrows = map[string][]string{
 	"internal/cache/storage/dram": {"internal/chain"},
 	"internal/cache/core":         {"internal/cache/planning", "internal/cache/storage/dram", "internal/cache/state", "internal/chain"},
 
+	// What an engine's KV events tell of blocks that it published without tokens, in the words in which gateways read them.
+	"internal/cache/lore":              {"internal/chain", "internal/gateway/prefix"},
+	"internal/cache/follow":            {"internal/cache/lore", "internal/gateway/prefix", "internal/gateway/prefix/events/wire", "internal/zmtp"}, // its sockets
+	"internal/cache/follow/followtest": {"internal/zmtp"},                                                                                          // an engine that publishes, for tests
+
 	// The shell of the Cache Manager.
 	"internal/cache/storage/pool/layout": {},                                     // shares of the pool to arenas
 	"internal/cache/storage/pool":        {"internal/cache/storage/pool/layout"}, // memfds
@@ -95,7 +100,7 @@ var arrows = map[string][]string{
 	// The daemon joins the core to the channel, the pool and the admin listener.
 	"internal/cache/manager": {
 		"internal/cache/channel", "internal/cache/channel/wire", "internal/cache/core", "internal/cache/state", "internal/cache/storage/hostpool", "internal/cache/storage/pool", "internal/cache/storage/pool/layout",
-		"internal/chain", "internal/cache/events", "internal/cache/events/book", "internal/managerwire",
+		"internal/chain", "internal/cache/events", "internal/cache/events/book", "internal/cache/follow", "internal/cache/lore", "internal/managerwire",
 	},
 	"internal/cache/events/book":  {"internal/chain", "internal/managerwire"},                                                // what to tell gateways
 	"internal/cache/events":       {"internal/cache/events/book", "internal/chain", "internal/managerwire", "internal/zmtp"}, // its sockets

@@ -18,6 +18,7 @@ var pure = []string{
 	"internal/managerwire",
 	"internal/cache/core",
 	"internal/cache/events/book",
+	"internal/cache/lore",
 	"internal/cache/storage/dram",
 	"internal/cache/state",
 	"internal/cache/planning",

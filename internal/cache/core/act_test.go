@@ -9,7 +9,9 @@ import (
 
 // act lets a client say something: mostly what makes sense, now and then what does not.
 func (s *sim) act(c *client) {
-	switch n := s.r.IntN(49); {
+	switch n := s.r.IntN(50); {
+	case n == 49:
+		s.learn(c)
 	case n >= 40:
 		s.copies(c)
 	case n < 8:
@@ -54,9 +56,12 @@ func (s *sim) publish(c *client) {
 	if !s.m.lru && s.r.IntN(2) == 0 {
 		from = 0 // the model knows the victims of single blocks only
 	}
-	group := uint32(s.r.IntN(2))
+	group, named := uint32(s.r.IntN(2)), s.r.IntN(4) > 0
 	for i := from; i < len(way); i++ {
-		b := Block{Group: group, Hash: way[i], Chain: chainOf(nameOf(way[i])), Identity: []byte(nameOf(way[i]))}
+		b := Block{Group: group, Hash: way[i], Identity: []byte(nameOf(way[i]))}
+		if named {
+			b.Chain = chainOf(nameOf(way[i]))
+		}
 		if i > 0 {
 			b.Parent = way[i-1]
 		}
@@ -65,6 +70,20 @@ func (s *sim) publish(c *client) {
 	s.m.spare = blockKey{c.ns, group, e.Blocks[0].Parent}
 	s.event(e)
 	s.m.spare = blockKey{}
+}
+
+// learn says what some blocks are named, and wants those of them that are there and have no name to be named.
+func (s *sim) learn(c *client) {
+	e := &Learned{Session: c.id}
+	for _, h := range path(1 + s.r.IntN(nodes)) {
+		e.Blocks = append(e.Blocks, LearnedBlock{Hash: h, Chain: chainOf(nameOf(h))})
+	}
+	s.event(e)
+	for k, b := range s.m.visible {
+		if k.ns == c.ns && b.chain.IsZero() && slices.ContainsFunc(e.Blocks, func(l LearnedBlock) bool { return l.Hash == k.hash }) {
+			s.t.Errorf("%v was learned, and has no name", k)
+		}
+	}
 }
 
 // tenant is who a message is charged to.

@@ -142,6 +142,15 @@ type Visible struct {
 	Slots    []PlanSlot
 }
 
+// Named says what a block is named that was announced without a name: it was learned, or somebody has published the block again who knows. Parent is the name of the one that
+// it follows, zero if it begins a prompt.
+type Named struct {
+	Namespace     Namespace
+	Group         uint32
+	Hash          Hash
+	Parent, Chain chain.Key
+}
+
 // Reason is why a block was removed.
 type Reason uint8
 
@@ -188,6 +197,7 @@ func (Plan) action()         {}
 func (Restored) action()     {}
 func (Read) action()         {}
 func (*Visible) action()     {}
+func (*Named) action()       {}
 func (*Removed) action()     {}
 func (*Freed) action()       {}
 func (WalkedTo) action()     {}

@@ -68,4 +68,5 @@ const (
 	KindRetire
 	KindFetch
 	KindEmpty
+	KindLearned
 )

@@ -179,6 +179,8 @@ func (c *Core) client(ev Event) {
 	switch e := ev.(type) {
 	case *Publish:
 		c.publish(e)
+	case *Learned:
+		c.learned(e)
 	case *Sealed:
 		c.sealed(e)
 	case *SealedRun:

@@ -57,6 +57,8 @@ type Block struct {
 	Hash, Parent Hash
 	// Chain is our chain key of the block.
 	Chain chain.Key
+	// ParentChain is that of the block that it continues; zero if it begins a prompt.
+	ParentChain chain.Key
 	// Identity is the record from which Chain was made (tokens, parent, extra keys), opaque here. It comes back with Visible.
 	Identity []byte
 }
@@ -186,6 +188,19 @@ type Release struct {
 	Lease   LeaseID
 }
 
+// Learned says what blocks of the session's namespace are named that may have been published without a name. Those that can be found and have none get it, in all groups, and
+// are answered with Named; the others are as they were, and nothing is answered for them.
+type Learned struct {
+	Session SessionID
+	Blocks  []LearnedBlock
+}
+
+// LearnedBlock is one of them. Parent is the name of the one that it follows, zero if it begins a prompt.
+type LearnedBlock struct {
+	Hash          Hash
+	Parent, Chain chain.Key
+}
+
 // Backed says that a block is on a medium below memory. It can be found from now on.
 type Backed struct {
 	Namespace Namespace
@@ -250,6 +265,7 @@ func (*Empty) event()     {}
 func (*Lost) event()      {}
 func (*Fenced) event()    {}
 func (*Publish) event()   {}
+func (*Learned) event()   {}
 func (*Sealed) event()    {}
 func (*SealedRun) event() {}
 func (*Abandoned) event() {}

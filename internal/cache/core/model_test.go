@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+
+	"github.com/perigee-llm/perigee/internal/chain"
 )
 
 // model is what must hold, kept with maps and written without regard for speed. It reads the core's actions as a shell does, and
@@ -65,6 +67,7 @@ type content struct {
 type modelBlock struct {
 	slots []PlanSlot
 	used  Time
+	chain chain.Key
 }
 
 type modelGrant struct {
@@ -211,8 +214,18 @@ func (m *model) show(a Visible) {
 			m.fail("%v is visible and may be written", s.Slot)
 		}
 	}
-	m.visible[k] = &modelBlock{a.Slots, m.now}
+	m.visible[k] = &modelBlock{a.Slots, m.now, a.Chain}
 	delete(m.filling, k)
+}
+
+// named takes the name of a block that had none.
+func (m *model) named(a *Named) {
+	b := m.visible[blockKey{a.Namespace, a.Group, a.Hash}]
+	if b == nil || !b.chain.IsZero() || a.Chain.IsZero() {
+		m.fail("%v of group %d is named, and is not there or has a name", nameOf(a.Hash), a.Group)
+		return
+	}
+	b.chain = a.Chain
 }
 
 func (m *model) remove(a Removed) {
@@ -221,6 +234,9 @@ func (m *model) remove(a Removed) {
 	if b == nil {
 		m.fail("%v removed, and was not visible", k)
 		return
+	}
+	if a.Chain != b.chain {
+		m.fail("%v is removed by another name than it was told by", k)
 	}
 	if a.Reason == Evicted {
 		m.checkVictim(k, b)

@@ -25,7 +25,7 @@ var (
 	classNames = []string{"none", "stale session", "stale slot", "stale lease", "stale ticket", "retired", "stale read", "repeated", "invalid",
 		"instance busy", "arena busy", "too many", "overdue", "overlap"}
 	kindNames = []string{"register", "lost", "fenced", "publish", "sealed", "abandoned", "query", "poll", "cancel", "start", "copied", "release",
-		"backed", "unbacked", "read-done", "tick", "flush", "evict", "offer", "publish-from", "restore-into", "in-done", "out-done", "sealed-run", "retire", "fetch", "empty"}
+		"backed", "unbacked", "read-done", "tick", "flush", "evict", "offer", "publish-from", "restore-into", "in-done", "out-done", "sealed-run", "retire", "fetch", "empty", "learned"}
 	whyNames         = []string{"found", "missing", "too large", "timed out", "unreadable"}
 	reasonNames      = []string{"evicted", "flushed", "corrupted"}
 	outcomeNames     = []string{"done", "failed", "mismatch"}
@@ -45,6 +45,17 @@ func (s SessionID) String() string {
 
 // scriptEpoch is what session numbers in scripts are of, if they do not say.
 const scriptEpoch = 7
+
+// wrongName tells if a block's name is not its own, or follows nothing.
+func wrongName(a *Named) string {
+	if a.Chain != chainOf(nameOf(a.Hash)) {
+		return " wrongly"
+	}
+	if a.Parent.IsZero() {
+		return " at the beginning"
+	}
+	return ""
+}
 
 func slotNames(slots []PlanSlot) string {
 	var b strings.Builder
@@ -116,6 +127,8 @@ func text(a Action) string {
 		return fmt.Sprintf("read %d of %d+%d into%s", a.Read, a.Extent.Offset, a.Extent.Length, slotNames(a.Slots))
 	case *Visible:
 		return fmt.Sprintf("visible %s/%d/%s of scope %d after %q identity %q:%s", spaceName(a.Namespace), a.Group, nameOf(a.Hash), a.Scope, nameOf(a.Parent), a.Identity, slotNames(a.Slots))
+	case *Named:
+		return fmt.Sprintf("named %s/%d/%s%s", spaceName(a.Namespace), a.Group, nameOf(a.Hash), wrongName(a))
 	case *Removed:
 		return fmt.Sprintf("removed %s/%d/%s: %s", spaceName(a.Namespace), a.Group, nameOf(a.Hash), reasonNames[a.Reason])
 	case *Freed:

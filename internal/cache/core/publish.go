@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/perigee-llm/perigee/internal/cache/storage/dram"
+	"github.com/perigee-llm/perigee/internal/chain"
 )
 
 // publish is one Publish that has open grants.
@@ -160,6 +161,7 @@ func (c *Core) publishBlock(s *session, pub *publish, e *Publish, i, sc int) Gra
 		c.books.Adopt(p, b.Parent)
 		if c.books.State(p) == dram.Visible {
 			// No use: the engine computed it anew, or had it from here and asked for it before.
+			c.name(p, b.ParentChain, b.Chain)
 			return GrantedBlock{Disposition: Present}
 		}
 		f := c.fillAt(p)
@@ -385,6 +387,34 @@ func (c *Core) show(p dram.Page, r dram.Residency, parent Hash, identity []byte)
 		Scope: c.scopeList[c.books.ScopeOf(p)].id, Identity: identity, Slots: c.slotsOf(c.made.slots.take(c.books.Parts(p))[:0], p),
 	}
 	c.do(v)
+}
+
+// learned gives blocks that were published without a name theirs. One that is still being published has its turn when it is Visible: the shell knows
+// what it has learned.
+func (c *Core) learned(e *Learned) {
+	s := c.sessionOf(e.Session, KindLearned, 0)
+	if s == nil {
+		return
+	}
+	for i := range e.Blocks {
+		b := &e.Blocks[i]
+		for g := range s.layout {
+			p, there := c.books.Find(dram.Key{Space: s.space, Group: uint32(g), Hash: b.Hash})
+			if there && c.books.State(p) == dram.Visible {
+				c.name(p, b.Parent, b.Chain)
+			}
+		}
+	}
+}
+
+// name gives a visible block that has no name one, if there is one.
+func (c *Core) name(p dram.Page, parent, name chain.Key) {
+	if name.IsZero() || !c.books.Chain(p).IsZero() {
+		return
+	}
+	c.books.SetChain(p, name)
+	k := c.books.Key(p)
+	c.do(&Named{Namespace: c.spaceList[k.Space].name, Group: k.Group, Hash: k.Hash, Parent: parent, Chain: name})
 }
 
 // slotsOf appends the block's slots, part by part.

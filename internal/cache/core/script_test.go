@@ -9,6 +9,7 @@ import (
 
 	"github.com/perigee-llm/perigee/internal/cache/planning"
 	"github.com/perigee-llm/perigee/internal/cache/storage/dram"
+	"github.com/perigee-llm/perigee/internal/chain"
 	"github.com/perigee-llm/perigee/internal/script"
 )
 
@@ -28,7 +29,8 @@ type coreScript struct {
 //	at D                                   time passes, without a tick
 //	register S inst=NAME ns=NAME scope=N query=N arenas=ID:SLOTS:BYTES,… layout=ARENA:BYTES+BYTES,… instead=ID,…
 //	lost S · fenced S
-//	publish S op=N part=N group=N scope=N A B<A C id=TEXT      blocks follow each other unless they name their parent
+//	publish S op=N part=N group=N scope=N A B<A C id=TEXT chain=none      blocks follow each other unless they name their parent
+//	learned S A B<A C
 //	seal S SLOT sum=N · abandon S SLOT
 //	query S TICKET GROUP:A,B,… mode=prefix|exact|discover|warm scope=N consumers=N prio=N wait=D
 //	poll S TICKET · cancel S TICKET
@@ -123,6 +125,8 @@ func (s *coreScript) event(c *script.Command) Event {
 		return &Fenced{sessionArg(c)}
 	case "publish":
 		return publishOf(c)
+	case "learned":
+		return learnedOf(c)
 	case "seal":
 		return &Sealed{sessionArg(c), slotArg(c), uint64(c.Int("sum", 0))}
 	case "abandon":
@@ -257,13 +261,38 @@ func registerOf(c *script.Command) Event {
 
 func publishOf(c *script.Command) Event {
 	e := &Publish{Session: sessionArg(c), Op: uint64(c.Int("op", 0)), Part: uint32(c.Int("part", 0)), Scope: Scope(c.Int("scope", 0))}
-	group, id, last := uint32(c.Int("group", 0)), c.Arg("id", ""), ""
+	group, id, last, unnamed := uint32(c.Int("group", 0)), c.Arg("id", ""), "", c.Arg("chain", "") == "none"
 	for _, w := range c.Words() {
 		name, parent, named := strings.Cut(w, "<")
 		if !named {
 			parent = last
 		}
-		e.Blocks = append(e.Blocks, Block{Group: group, Hash: hashOf(name), Parent: hashOf(parent), Chain: chainOf(name), Identity: []byte(id)})
+		b := Block{Group: group, Hash: hashOf(name), Parent: hashOf(parent), Identity: []byte(id)}
+		if !unnamed {
+			b.Chain, b.ParentChain = chainOf(name), parentChainOf(parent)
+		}
+		e.Blocks = append(e.Blocks, b)
+		last = name
+	}
+	return e
+}
+
+// parentChainOf is the name of what a block continues: none if it begins a prompt.
+func parentChainOf(parent string) chain.Key {
+	if parent == "" {
+		return chain.Key{}
+	}
+	return chainOf(parent)
+}
+
+func learnedOf(c *script.Command) Event {
+	e, last := &Learned{Session: sessionArg(c)}, ""
+	for _, w := range c.Words() {
+		name, parent, named := strings.Cut(w, "<")
+		if !named {
+			parent = last
+		}
+		e.Blocks = append(e.Blocks, LearnedBlock{Hash: hashOf(name), Chain: chainOf(name), Parent: parentChainOf(parent)})
 		last = name
 	}
 	return e

@@ -34,7 +34,7 @@ func TestSimulation(t *testing.T) {
 	}
 	t.Logf("%+v", sum)
 	if sum.Retired == 0 || sum.Emptied == 0 || sum.Restored == 0 || sum.Shared == 0 || sum.Evicted == 0 || sum.Stale == 0 || sum.Busy == 0 || sum.Waited == 0 || sum.Zombie == 0 || sum.Mismatch == 0 || sum.Closed == 0 || sum.Collected == 0 ||
-		sum.Filled == 0 || sum.Poured == 0 || sum.Late == 0 || sum.Kept[bySession] == 0 || sum.Kept[byScope] == 0 || sum.Kept[byTotal] == 0 || sum.Speculative == 0 || sum.Below == 0 || sum.Unserved == 0 || sum.Fetched == 0 || sum.Hurried == 0 || sum.Last == 0 {
+		sum.Filled == 0 || sum.Poured == 0 || sum.Late == 0 || sum.Kept[bySession] == 0 || sum.Kept[byScope] == 0 || sum.Kept[byTotal] == 0 || sum.Speculative == 0 || sum.Below == 0 || sum.Unserved == 0 || sum.Fetched == 0 || sum.Hurried == 0 || sum.Last == 0 || sum.Named == 0 {
 		t.Errorf("the histories leave out something: %+v", sum)
 	}
 }
@@ -58,7 +58,7 @@ func history(t *testing.T, seed uint64, sum *tally) *sim {
 type tally struct {
 	Restored, Failed, Evicted, Stale, Busy, Waited, Shared, Zombie, Mismatch, Collected, Closed, Filled, Poured, Late, Retired, Emptied int
 	Kept                                                                                                                                [byTotal + 1]int
-	Later, Speculative, Below, Unserved, Fetched, Hurried, Last                                                                         int
+	Later, Speculative, Below, Unserved, Fetched, Hurried, Last, Named                                                                  int
 }
 
 type sim struct {

@@ -12,6 +12,9 @@ func (s *sim) take(ev Event, a Action) {
 				delete(s.m.reads, k)
 			}
 		}
+	case *Named:
+		s.m.named(a)
+		s.sum.Named++
 	case *Removed:
 		s.m.remove(*a)
 		s.sum.Evicted += b2i(a.Reason == Evicted)
@@ -64,6 +67,8 @@ func (s *sim) granted(e *Publish, a Granted) {
 		case Present:
 			if s.m.visible[k] == nil {
 				s.t.Errorf("%v present, and it is not", k)
+			} else if !b.Chain.IsZero() && s.m.visible[k].chain.IsZero() {
+				s.t.Errorf("%v has no name, and its publisher knows one", k)
 			}
 		case Taken:
 			if f == nil && !s.m.isRead(k) {

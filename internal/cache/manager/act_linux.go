@@ -14,6 +14,10 @@ func (m *Manager) do(now core.Time, a core.Action, by *asker) {
 		if m.opt.Observe != nil {
 			m.opt.Observe(now, a)
 		}
+		m.recall(a, by)
+	case *core.Named:
+		m.counts.named.Add(1)
+		m.tells.block(a, m.sealer(by))
 	case core.CloseSession:
 		if s := m.mu.sessions[a.Session.Number]; s != nil {
 			for c := range s.conns {
@@ -32,12 +36,12 @@ func (m *Manager) do(now core.Time, a core.Action, by *asker) {
 	}
 }
 
-// sealer is whose blocks a step completes: who caused it, or for whom the copy was that has ended.
+// sealer is whose blocks a step completes: who caused it, or else of whom the core is being told.
 func (m *Manager) sealer(by *asker) *session {
 	if by != nil {
 		return by.s
 	}
-	return m.mu.copied
+	return m.mu.speaks
 }
 
 // answer sends what a client is to be told.

@@ -55,6 +55,8 @@ func (t teller) block(a core.Action, publisher *session) {
 			parent = recordParent(a.Identity)
 		}
 		t.pub.Visible(publisher.space, a.Group, parent, a.Chain)
+	case *core.Named:
+		t.pub.Visible(publisher.space, a.Group, a.Parent, a.Chain)
 	case *core.Removed:
 		t.pub.Removed(managerwire.Namespace(a.Namespace), a.Group, a.Chain)
 	}

@@ -106,6 +106,8 @@ func (m *Manager) serve(by *asker, msg wire.Message) {
 		m.locked(func() { m.step(&core.Release{Session: id, Lease: e.Lease}, by) })
 	case *wire.MapArenas:
 		m.mapArenas(by.conn, wire.Header{Ref: by.ref, Kind: by.kind}, by.s, e)
+	case *wire.Follow:
+		m.follow(by, e)
 	case *wire.Goodbye:
 		m.send(by, by, &wire.Bye{})
 		m.locked(func() { m.goodbye(by.conn, by.s) })
@@ -138,7 +140,7 @@ func (m *Manager) publish(by *asker, e *wire.Publish) {
 	by.msg = e
 	if len(e.Blocks) > 0 && e.ParentChain.IsZero() && e.Blocks[0].Parent != (core.Hash{}) {
 		// Whoever does not keep names may know its blocks by the engine's hashes alone.
-		m.locked(func() { e.ParentChain = m.mu.core.ChainOf(by.s.id, e.Blocks[0].Group, e.Blocks[0].Parent) })
+		e.ParentChain = m.parentOf(by.s, e.Blocks[0].Group, e.Blocks[0].Parent)
 	}
 	blocks := blockLists.Get().(*[]core.Block)
 	*blocks = nameBlocks((*blocks)[:0], e, by.s.model, int(by.s.tokens))

@@ -14,6 +14,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/cache/channel"
 	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
 	"github.com/perigee-llm/perigee/internal/cache/core"
+	"github.com/perigee-llm/perigee/internal/cache/follow"
 	"github.com/perigee-llm/perigee/internal/cache/storage/hostpool"
 	"github.com/perigee-llm/perigee/internal/cache/storage/pool"
 )
@@ -58,7 +59,8 @@ type books struct {
 	holdings   []*holding
 	pools      map[poolKey]*hostpool.Pool // what engines have offered
 	copies     map[core.CopyID]*copyJob   // under way
-	copied     *session                   // whose copy has ended, while the core is told of it
+	speaks     *session                   // whose copy has ended, or whose engine's events have told something, while the core is told of it
+	followed   follow.Counts              // of sessions that have ended
 	walked     core.WalkedTo              // of the last part of a walk
 	session    uint32                     // the last number that a client was told
 	arena      uint32                     // the next id that none was told
@@ -79,6 +81,7 @@ type memory struct {
 type counts struct {
 	sealedBytes, verifiedBytes atomic.Int64
 	spoiled                    atomic.Int64
+	named                      atomic.Int64 // blocks that were published without a name and got one
 	// copiedBytes and copyNanos are of copies between slots and engines' own memory: publishes, restores. The time is the workers'.
 	copiedBytes, copyNanos [2]atomic.Int64
 }

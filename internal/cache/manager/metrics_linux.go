@@ -7,6 +7,7 @@ import (
 
 	"github.com/perigee-llm/perigee/internal/cache/core"
 	"github.com/perigee-llm/perigee/internal/cache/events"
+	"github.com/perigee-llm/perigee/internal/cache/follow"
 	"github.com/perigee-llm/perigee/internal/managerwire"
 )
 
@@ -81,6 +82,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	m := c.m
 	m.mu.Lock()
 	u, st := m.mu.core.Usage(), m.mu.core.Stats()
+	followed, engines := m.followedAll()
 	m.mu.Unlock()
 	pool := m.pool.Usage()
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
@@ -136,7 +138,20 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	c.refused(st, count)
 	if m.tells.pub != nil {
 		c.events(m.tells.pub.Stats(), gauge, count)
+		c.followed(followed, engines, gauge, count)
 	}
+}
+
+// followed tells of what is learned from engines' own events.
+func (c collector) followed(n follow.Counts, engines int, gauge func(*prometheus.Desc, float64, ...string), count func(*prometheus.Desc, int64, ...string)) {
+	count(eventsNamedLate, c.m.counts.named.Load())
+	gauge(followedEngines, float64(engines))
+	count(followedBatches, int64(n.Batches), "read")
+	count(followedBatches, int64(n.Missed), "missed")
+	count(followedBatches, int64(n.Bad), "bad")
+	count(followedBlocks, int64(n.Learned), "learned")
+	count(followedBlocks, int64(n.Orphans), "orphan")
+	count(followedBlocks, int64(n.Strange), "strange")
 }
 
 // asked tells of queries: from these a hit rate is made.
@@ -185,7 +200,11 @@ var (
 	eventsBatches     = desc("events_batches_total", "Batches of events.")
 	eventsNames       = desc("events_names", "Blocks that gateways were told of.")
 	eventsWaiting     = desc("events_waiting", "Blocks that changed and are to be told of.")
-	eventsUnnamed     = desc("events_unnamed_blocks_total", "Blocks that can be restored and not told of: tokens or model unknown.")
+	eventsUnnamed     = desc("events_unnamed_blocks_total", "Blocks that could not be told of when they came: tokens or model unknown. Those of events_named_late_blocks_total were told of later.")
+	eventsNamedLate   = desc("events_named_late_blocks_total", "Blocks that had no name when they came, and got one from the engine's own events, or since somebody published them again with their tokens.")
+	followedEngines   = desc("followed_engines", "Engines whose own events are read.")
+	followedBatches   = desc("followed_batches_total", "Batches of engines' own events, by outcome: missed ones never came, bad ones could not be read.", "outcome")
+	followedBlocks    = desc("followed_blocks_total", "Blocks that engines' own events told of, by outcome: of orphans the block before is not known, strange ones have an unknown adapter or no tokens.", "outcome")
 	eventsUnaddressed = desc("events_unaddressed_engines_total", "Engines that registered without a base URL: no gateway counts on them.")
 	eventsSubscribers = desc("events_subscribers", "Connections to the events socket.")
 	eventsDropped     = desc("events_dropped_total", "Batches that a subscriber was too slow for.")

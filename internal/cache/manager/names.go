@@ -94,7 +94,11 @@ func nameBlocks(out []core.Block, e *wire.Publish, model string, tokens int) []c
 		parent, name := n.name(b, out)
 		at := len(records)
 		records = appendRecord(records, parent, b)
-		out = append(out, core.Block{Group: b.Group, Hash: b.Hash, Parent: b.Parent, Chain: name, Identity: records[at:len(records):len(records)]})
+		block := core.Block{Group: b.Group, Hash: b.Hash, Parent: b.Parent, Chain: name, Identity: records[at:len(records):len(records)]}
+		if b.Parent != (core.Hash{}) {
+			block.ParentChain = parent
+		}
+		out = append(out, block)
 	}
 	return out
 }

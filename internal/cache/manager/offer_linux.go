@@ -138,9 +138,9 @@ func (m *Manager) copyEnded(j *copyJob, by *asker) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !j.out {
-		m.mu.copied = j.by.s
+		m.mu.speaks = j.by.s
 		m.step(&core.InDone{Copy: j.id, Pages: j.in}, by)
-		m.mu.copied = nil
+		m.mu.speaks = nil
 		delete(m.mu.copies, j.id)
 		return
 	}

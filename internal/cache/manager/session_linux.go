@@ -11,6 +11,7 @@ import (
 	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
 	"github.com/perigee-llm/perigee/internal/cache/core"
 	"github.com/perigee-llm/perigee/internal/cache/events/book"
+	"github.com/perigee-llm/perigee/internal/cache/follow"
 	"github.com/perigee-llm/perigee/internal/cache/state"
 	"github.com/perigee-llm/perigee/internal/cache/storage/hostpool"
 	"github.com/perigee-llm/perigee/internal/chain"
@@ -42,6 +43,9 @@ type session struct {
 	queries  map[uint64]*asker
 	restores map[core.LeaseID]*restoring
 	copies   sync.WaitGroup // that we make for it; none begins once it is lost
+	// follows is who reads its engine's events, nil if nobody does; unfollow ends it.
+	follows  *follow.Follower
+	unfollow context.CancelFunc
 }
 
 // process is the other end of one connection or several, for as long as it may touch the pool.
@@ -113,6 +117,10 @@ func (m *Manager) lose(s *session) {
 	m.journal.say(slog.LevelInfo, "session lost", "instance", s.instance, "session", s.id.Number)
 	delete(m.mu.tokens, s.token)
 	m.tells.detach(s)
+	if s.unfollow != nil {
+		s.unfollow()
+		addFollowed(&m.mu.followed, s.follows.Counts())
+	}
 	m.step(&core.Lost{Session: s.id}, nil)
 	for c := range s.conns {
 		c.End(wire.StaleSession, "the session has ended")

@@ -131,3 +131,9 @@ func (*Fetch) Kind() Kind { return KindFetch }
 
 // Kind implements Message.
 func (*Fetched) Kind() Kind { return KindFetched }
+
+// Kind implements Message.
+func (*Follow) Kind() Kind { return KindFollow }
+
+// Kind implements Message.
+func (*Following) Kind() Kind { return KindFollowing }

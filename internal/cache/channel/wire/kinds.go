@@ -29,6 +29,7 @@ const (
 	KindTake          Kind = 21
 	KindLeave         Kind = 22
 	KindFetch         Kind = 23
+	KindFollow        Kind = 24
 
 	KindWelcome    Kind = 64
 	KindRegistered Kind = 65
@@ -51,6 +52,7 @@ const (
 	KindCopiedIn   Kind = 82
 	KindCopiedOut  Kind = 83
 	KindFetched    Kind = 84
+	KindFollowing  Kind = 85
 )
 
 // Message is the payload of a frame: a pointer to one of the types of this package.
@@ -76,7 +78,7 @@ func (k Kind) MaxLength() uint32 {
 		return MaxRegister
 	case KindHello, KindAttach, KindPoll, KindCancel, KindStart, KindCopied, KindRelease, KindGoodbye, KindOfferPool, KindPing, KindTake, KindLeave,
 		KindWelcome, KindAttached, KindPublished, KindBusy, KindLoading, KindSpoiled, KindRestored, KindRefused, KindBye, KindPong, KindClosing,
-		KindOffered, KindCopiedOut, KindFetched:
+		KindOffered, KindCopiedOut, KindFetched, KindFollowing:
 		return MaxShort
 	}
 	return MaxFrame
@@ -108,5 +110,5 @@ var makers = [...]func() Message{
 	KindRefused: maker[Refused], KindArenas: maker[Arenas], KindBye: maker[Bye], KindPong: maker[Pong], KindClosing: maker[Closing],
 	KindPublishPieces: maker[PublishPieces], KindRestorePieces: maker[RestorePieces], KindTake: maker[Take], KindLeave: maker[Leave],
 	KindOffered: maker[Offered], KindCopiedIn: maker[CopiedIn], KindCopiedOut: maker[CopiedOut],
-	KindFetch: maker[Fetch], KindFetched: maker[Fetched],
+	KindFetch: maker[Fetch], KindFetched: maker[Fetched], KindFollow: maker[Follow], KindFollowing: maker[Following],
 }

@@ -154,6 +154,15 @@ func TestFetchBytes(t *testing.T) {
 	}
 }
 
+// TestFollowBytes: as TestFetchBytes.
+func TestFollowBytes(t *testing.T) {
+	m := &Follow{Events: "tcp://e", Topic: "kv", Adapters: []Adapter{{Name: "l", Extra: "0f"}}}
+	want := "07000000" + hex.EncodeToString([]byte("tcp://e")) + "00000000" + "02000000" + "6b76" + "01000000" + "01000000" + "6c" + "02000000" + "3066"
+	if got := hex.EncodeToString(Append(nil, Header{}, m)[HeaderSize:]); got != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+}
+
 // TestRecycle: a message that is read into the memory of another is what was written, and refers to nothing that was.
 func TestRecycle(t *testing.T) {
 	r := script.Rand(t)

@@ -133,8 +133,15 @@ func (s *Store) PlaceOf(p Page) (space, group uint32) {
 // GroupOf is the group in the block's key.
 func (s *Store) GroupOf(p Page) uint32 { return uint32(s.at(p).group) }
 
-// Chain is the block's chain key, as it was when the block began.
+// Chain is the block's chain key, as it was when the block began, or as SetChain said.
 func (s *Store) Chain(p Page) chain.Key { return s.at(p).chain }
+
+// SetChain gives a Visible block that began without one its chain key.
+func (s *Store) SetChain(p Page, k chain.Key) {
+	g := s.at(p)
+	mustBe(g.state == Visible && g.chain.IsZero(), "a block was given a name that is not there, or has one")
+	g.chain = k
+}
 
 // Parent is the hash of the block that it continues, zero if that is not in memory.
 func (s *Store) Parent(p Page) Hash {

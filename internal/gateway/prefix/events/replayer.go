@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/perigee-llm/perigee/internal/gateway/prefix/events/stream"
+	"github.com/perigee-llm/perigee/internal/gateway/prefix/events/wire"
 	"github.com/perigee-llm/perigee/internal/zmtp"
 )
 
@@ -131,7 +132,7 @@ func (r *replayer) try(no uint64, from int64) (got bool, err error) {
 			return got, err
 		}
 		got = true
-		seq, topic, payload, ok := answer(m.Frames)
+		seq, topic, payload, ok := wire.Answer(m.Frames)
 		switch {
 		case !ok:
 			r.f.badMessages.Add(1)
@@ -145,18 +146,4 @@ func (r *replayer) try(no uint64, from int64) (got bool, err error) {
 			return true, r.f.ctx.Err()
 		}
 	}
-}
-
-// answer takes an answer apart, of either form.
-func answer(frames [][]byte) (seq int64, topic, payload []byte, ok bool) {
-	if len(frames) > 0 && len(frames[0]) == 0 {
-		frames = frames[1:]
-	}
-	if len(frames) == 3 {
-		topic, frames = frames[0], frames[1:]
-	}
-	if len(frames) != 2 || len(frames[0]) != 8 {
-		return 0, nil, nil, false
-	}
-	return int64(binary.BigEndian.Uint64(frames[0])), topic, frames[1], true
 }
