@@ -705,6 +705,43 @@ class Gateway(Case):
         results.append(f"a prompt that the Manager alone has: {foreseen} of 2000 tokens foreseen by the gateway, {cached} used")
 
 
+    def test_without_what_is_before(self):
+        """A Manager that was started anew has not got what the engine still has, and is given what follows it. By the engine's own events it knows what that is."""
+        prompt = tokens("before and after", 1000)
+        (want,) = self.store([prompt])
+        manager.kill()
+        manager.start()
+        wait_until(manager.registered, "the engine has registered again")
+        longer = prompt + want.ids + tokens("after", 500)
+        self.assertGreaterEqual(self.say(longer).of.get("device", 0), 1000 // PAGE * PAGE)
+        all_named("what follows a prefix that the Manager has not got")
+        self.assertLess(manager.published(), 1000 // PAGE, "the engine has stored the prefix anew: this check needs another one")
+
+
+class Told(Case):
+    """An engine that gives its storage no tokens: gateways hear of its pages by its own events, of those that were stored before the Manager began to follow them, too."""
+
+    own = True
+
+    def test_by_events(self):
+        another(notes=False)
+        prompts = [tokens(f"told {i}", 1000) for i in range(2)]
+        before = manager.number("events_unnamed_blocks_total")
+        self.store(prompts)
+        self.store([tokens("told apart", 500)], salt="tenant")
+        named = all_named("what was stored without tokens")
+        self.assertGreaterEqual(named - before, 2 * (1000 // PAGE) + 500 // PAGE, "they were stored with their tokens")
+        front = Front({"sglang": engine.url})
+        self.addCleanup(front.server.stop)
+        self.empty()
+        front.say(prompts[0], "told-first")
+        self.empty()
+        cached, decision = front.say(prompts[1], "told-second")
+        foreseen = decision["attempts"][-1]["tries"][-1]["considered"][0].get("matched_tokens", 0)
+        self.assertGreaterEqual((cached, foreseen), (restorable(1000),) * 2, decision)
+        results.append(f"stored without tokens, {named - before} pages were named by the engine's events: {foreseen} of 1000 tokens foreseen by the gateway, {cached} used")
+
+
 class Both(Case):
     """vLLM and SGLang on one Manager at once, and the gateway before both: each prompt goes to the engine that can restore it, and gets its answer."""
 
@@ -970,6 +1007,16 @@ class Linked(Case):
             self.restored(got, w)
 
 
+def all_named(what):
+    """Waits until gateways were told of all pages that came without a name, and returns how many these were."""
+    def known():
+        n = manager.number("events_unnamed_blocks_total")
+        return manager.quiet() and manager.published() > 0 and manager.number("events_names") > 0 and n == manager.number("events_named_late_blocks_total")
+
+    wait_until(known, what + " is named")
+    return manager.number("events_named_late_blocks_total")
+
+
 def leave():
     """The engine ends."""
     engine.stop()
@@ -1005,7 +1052,7 @@ def setUpModule():
     unittest.addModuleCleanup(engine.stop)
 
 
-ORDER = [Restored, Times, Aborted, Gateway, Flipped, Both, Lost, Fresh, Ranks, Adapters, Linked]
+ORDER = [Restored, Times, Aborted, Gateway, Told, Flipped, Both, Lost, Fresh, Ranks, Adapters, Linked]
 
 
 def load_tests(loader, *_):

@@ -412,6 +412,15 @@ class Lying(unittest.TestCase):
             (23, "07000000" "00000000" "00" "00000000" "00000000" "01000000" "01000000" "01000000" "03000000" "0000000000010000" "00100000" "00000000" "00000000"),
         ])
 
+    def test_the_bytes_of_a_follow(self):
+        """As internal/cache/channel/wire has them in TestFollowBytes."""
+        sent = []
+        s = client.Session.__new__(client.Session)
+        s._query = None
+        s._ask = lambda link, kind, body, *answers: sent.append((kind, body.hex(), answers))
+        s.follow("tcp://e", topic="kv", adapters=[("l", "0f")])
+        self.assertEqual(sent, [(24, "07000000" + b"tcp://e".hex() + "00000000" "02000000" "6b76" "01000000" "01000000" "6c" "02000000" "3066", (85,))])
+
     def test_a_fetch_that_is_never_read_is_taken_back(self):
         """Its time is up: then the Manager finds the end of what we say before it can begin, and our pieces are ours."""
         here, there = socket.socketpair()

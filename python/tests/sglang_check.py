@@ -51,6 +51,19 @@ class Lore(unittest.TestCase):
         self.assertEqual(lore.seed(lore.Space()), b"")
         self.assertNotEqual(lore.seed(lore.Space("", None)), lore.seed(lore.Space(None, None)))
 
+    def test_where_events_are_read(self):
+        """By SGLang's own rule, who binds can be dialled; by the Manager on a loopback address alone."""
+        for config, want in (
+                ({"endpoint": "tcp://*:5557"}, ("tcp://127.0.0.1:5557", "", "")),
+                ({"endpoint": "tcp://0.0.0.0:5557", "replay_endpoint": "tcp://127.0.0.2:5558", "topic": "kv"}, ("tcp://127.0.0.1:5557", "tcp://127.0.0.2:5558", "kv")),
+                ({"endpoint": "tcp://[::]:5557", "replay_endpoint": "tcp://*:5558"}, ("tcp://[::1]:5557", "tcp://127.0.0.1:5558", "")),
+                ({"endpoint": "tcp://127.0.0.1:5557", "bind": True, "replay_endpoint": "tcp://10.0.0.1:5558"}, ("tcp://127.0.0.1:5557", "", "")),
+                ({"endpoint": "tcp://127.0.0.1:5557"}, None),  # it connects
+                ({"endpoint": "tcp://*:5557", "bind": False}, None), ({"endpoint": "tcp://10.0.0.1:5557", "bind": True}, None),
+                ({"endpoint": "ipc:///tmp/kv"}, None), ({"endpoint": "tcp://*:0"}, None), ({"endpoint": "tcp://*"}, None), ({"endpoint": ""}, None),
+                ({"endpoint": "tcp://*:5557", "publisher": "null"}, None), ({}, None)):
+            self.assertEqual(lore.published({"publisher": "zmq"} | config), want, config)
+
     def test_a_chain_in_parts(self):
         ids = tokens(1, 6)
         keys = keys_of(ids)

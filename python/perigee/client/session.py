@@ -675,6 +675,16 @@ class Session:
         self._next(self._query, ref, wire.OFFERED)
         return pool
 
+    @_speaks
+    def follow(self, events, replay="", topic="", adapters=()):
+        """Tells the Manager where the engine publishes its KV events for routers, so that it learns which tokens are in blocks that are published without. Once a session. replay is
+        "" without a socket for what was missed; adapters are (name, what the engine's hashes have for it). Refused is not_built where nobody would be told or nothing can be proved,
+        and unknown of an older Manager."""
+        body = wire.text(events) + wire.text(replay) + wire.text(topic) + struct.pack("<I", len(adapters))
+        for name, extra in adapters:
+            body += wire.text(name) + wire.text(extra)
+        self._ask(self._query, wire.FOLLOW, body, wire.FOLLOWING)
+
     def _take(self, link, ref, wanted, take):
         done = 0
         while True:

@@ -8,8 +8,10 @@ import platform
 import sglang
 import torch
 from sglang.srt import environ, runtime_context
+from sglang.srt.disaggregation.kv_events import KVEventsConfig
 
 from ..client import fingerprint
+from . import lore
 
 QUALIFIED = "0.5.23"
 
@@ -200,6 +202,12 @@ def adapters():
     """The adapters of --lora-paths, as SGLang has read them: in its arguments they are as they were written. One that is loaded later has a random id, and its pages are found by
     nobody after it is unloaded."""
     return list(leaves(runtime_context.get_lora())["lora_paths"] or [])
+
+
+def published():
+    """Where this engine publishes its KV events: as lore.published has it. An engine with data-parallel ranks, whose ports are others, is refused elsewhere."""
+    text = leaves(runtime_context.get_observability()).get("kv_events_config")
+    return lore.published(KVEventsConfig.from_cli(text).model_dump()) if text else None
 
 
 def content(extra):

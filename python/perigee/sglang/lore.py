@@ -6,11 +6,14 @@ believed only if the key is the hash of it, as SGLang makes keys:
 
     key = SHA-256(the key before, 32 bytes; or the seed, if a salt or an adapter begins the chain; or nothing ‖ tokens, u32 little endian each)
     seed = SHA-256("sglang-cache-namespace-v1" ‖ part(adapter and extra key) ‖ part(salt)), part = 0, or 1 ‖ u64 length ‖ UTF-8
+
+What no note tells of the Manager may learn from the KV events that the engine publishes for routers, by the same rule: published says where they are.
 """
 
 import array
 import collections
 import hashlib
+import ipaddress
 import struct
 import sys
 import threading
@@ -107,3 +110,30 @@ class Lore:
     def __len__(self):
         with self._lock:
             return len(self._notes)
+
+
+def published(config):
+    """Where a program on the engine's machine reads its KV events: (events, replay or "", topic). config is SGLang's for them, as a dict. None if it publishes none,
+    or not where they can be dialled: an engine that connects to its reader is read by that one alone."""
+    endpoint = config.get("endpoint", "")
+    binds = config.get("bind")
+    if binds is None:  # SGLang's own rule
+        binds = any(wild in endpoint for wild in ("*", "::", "0.0.0.0"))
+    events = _loopback(endpoint)
+    if config.get("publisher") != "zmq" or not binds or not events:
+        return None
+    return events, _loopback(config.get("replay_endpoint") or ""), config.get("topic", "")
+
+
+def _loopback(endpoint):
+    """An endpoint that is bound, as it is dialled from its own machine; "" if it is on no loopback address."""
+    scheme, _, rest = endpoint.partition("://")
+    host, _, port = rest.rpartition(":")
+    host = host.strip("[]")
+    host = {"*": "127.0.0.1", "0.0.0.0": "127.0.0.1", "localhost": "127.0.0.1", "::": "::1"}.get(host, host)
+    try:
+        if scheme != "tcp" or int(port) == 0 or not ipaddress.ip_address(host).is_loopback:
+            return ""
+    except ValueError:
+        return ""
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"

@@ -42,10 +42,23 @@ def connect(extra, instance, namespace, shared, program, timeout):
                 both.offered = True
             except client.Refused as e:
                 logger.warning("Perigee: the Manager does not take the engine's memory, so pages are copied by this process: %s", e)
+        if extra.get("follow_events", True):
+            follow(session)
         return both
     except BaseException:
         session.close()
         raise
+
+
+def follow(session):
+    """Tells the Manager where this engine publishes its KV events, if it does, for what is stored without tokens."""
+    at = facts.published()
+    if at is None:
+        return
+    try:
+        session.follow(*at, [(a.lora_name, a.lora_id) for a in facts.adapters()])
+    except client.Refused as e:  # it tells no gateway, or is older
+        logger.info("Perigee: the Manager does not follow the engine's KV events: %s", e)
 
 
 def numbers(slots, step):
@@ -57,7 +70,8 @@ def numbers(slots, step):
 
 class PerigeeStorage(HiCacheStorage):
     """hicache-storage-backend-extra-config: socket, instance (a name; random by default), scope, weight_version, model_content, fingerprints, lookup_ms, answer_ms, spin_us, model and
-    url as the Manager's KV events are to say them, pool_bytes, allow_unqualified_version, allow_unqualified_ranks."""
+    url as the Manager's KV events are to say them, follow_events, pool_bytes, allow_unqualified_version, allow_unqualified_ranks. For checks alone: notes false, and nothing is stored with
+    its tokens."""
 
     def __init__(self, config, kwargs=None):
         self._config, self._extra = config, dict(config.extra_config or {})
@@ -134,7 +148,7 @@ class PerigeeStorage(HiCacheStorage):
 
     def note(self, keys, tokens, prefix, space):
         """From hooks.py, in the scheduler's thread."""
-        if self._lore is not None:
+        if self._lore is not None and self._extra.get("notes", True):
             self._lore.note(keys, tokens, prefix, space)
 
     # KV pages.
