@@ -45,12 +45,6 @@ type Watch struct {
 // WatchBy has the watch count the engine's changes from now on, each after it was made, in place of the watch before it.
 func (e *Engine) WatchBy(w *Watch) { e.brief.watch.Store(w) }
 
-// Lapses returns when the engine's report ceases to be fresh, on the fleet's clock: the end of all times where none is fresh at now.
-func (e *Engine) Lapses(now int64) int64 {
-	_, until, _ := e.RequestsUntil(now)
-	return until
-}
-
 // changed says that the report, the guards or the prompts in prefill have.
 func (e *Engine) changed() {
 	e.outdate()

@@ -1,6 +1,9 @@
 package load
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Prefill is the prompts that have been sent to an engine and have no first token yet, in uncached tokens: those that the engine has to
 // compute. They are those of this gateway, which it knows by itself, and those that other gateways told of (see [Account]).
@@ -34,6 +37,10 @@ func (p Prefill) Left(now time.Time, perSecond float64) int64 {
 func (e *Engine) Prefill(since time.Time) Prefill {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	return e.prefillLocked(since)
+}
+
+func (e *Engine) prefillLocked(since time.Time) Prefill {
 	p := Prefill{Tokens: e.mu.inPrefill.tokens}
 	for g := e.mu.inPrefill.list.last; g != nil && !g.at.Before(since); g = g.inPrefill.prev {
 		p.Since += g.uncached
@@ -48,6 +55,32 @@ func (e *Engine) Prefill(since time.Time) Prefill {
 		}
 	}
 	return p
+}
+
+// Look is all that a record says at one moment, read at once.
+type Look struct {
+	// Report is the engine's report if it is fresh and complete, otherwise nil; see [Engine.Report]. It lapses at Lapses, on the fleet's clock: the end of all
+	// times where there is none.
+	Report *Report
+	Lapses int64
+	// Active is how many guards are held, Dispatched how many of them were acquired since the report; 0 without one.
+	Active, Dispatched int64
+	// Prefill is what is in prefill, its Since being since the report, or since the look where there is none.
+	Prefill Prefill
+}
+
+// Look reads the record at now.
+func (e *Engine) Look(now time.Time) (l Look) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	l.Report, l.Active, l.Lapses = e.Report(now), e.Active(), math.MaxInt64
+	since := now
+	if l.Report != nil {
+		since = l.Report.At
+		l.Lapses, l.Dispatched = Add(e.clockOf().Nanos(since), int64(e.fresh())), e.dispatchedLocked(since)
+	}
+	l.Prefill = e.prefillLocked(since)
+	return l
 }
 
 // prefillQueue is an engine's guards without a first token, oldest first.

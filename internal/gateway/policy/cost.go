@@ -108,7 +108,8 @@ func (p *Cost) lookAtAll(c *fleet.Set, r *Request, m *prefix.Match, known bool) 
 	room := p.spare.Get().(*[]estimate)
 	list := (*room)[:0]
 	for w := range c.All() {
-		list = append(list, p.read(w, m, known, r))
+		list = append(list, estimate{})
+		p.read(&list[len(list)-1], w, m, known, r)
 	}
 	p.weigh(list)
 	pick, err := p.choose(list, r)
@@ -138,8 +139,14 @@ func (p *Cost) choose(list []estimate, r *Request) (Pick, error) {
 }
 
 func (e *estimate) pick(r *Request) Pick {
-	r.Trace.picked(e.considered())
-	return Pick{Engine: e.engine, Rank: NoRank, Reason: ReasonLeastCost, Uncached: load.Known(e.uncached)}
+	if r.Trace != nil {
+		r.Trace.picked(e.considered())
+	}
+	return picks(e.engine, e.uncached)
+}
+
+func picks(w *fleet.Worker, uncached int64) Pick {
+	return Pick{Engine: w, Rank: NoRank, Reason: ReasonLeastCost, Uncached: load.Known(uncached)}
 }
 
 // amongEqual draws two of those that cost no more than most, and takes the one with fewer requests.

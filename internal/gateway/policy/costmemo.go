@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
+	"github.com/perigee-llm/perigee/internal/gateway/load"
 	"github.com/perigee-llm/perigee/internal/gateway/prefix"
 )
 
@@ -38,7 +39,8 @@ type costSeen struct {
 	rests          bool // it has nothing to prefill
 	changes        uint64
 	until          int64   // on the clock of the load records
-	rate, foreign  float64 // as in estimate
+	rate, foreign  float64 // as in estimate, and so are requests
+	requests       int64
 }
 
 // costBlock is a block of candidates.
@@ -67,6 +69,7 @@ type costPick struct {
 	now   int64
 
 	usual, foreign float64
+	resting        Considered // what is told of one that costs the same as others at rest, but for the engine; set if somebody wants to know
 }
 
 // mostReckoned bounds the engines that a pick reckons with while it holds the mutex. With more of them it looks at all, beside other picks.
@@ -104,8 +107,7 @@ func (m *costMemo) pick(k *costPick) (Pick, bool) {
 		return Pick{}, false
 	}
 	m.trace(k)
-	best := m.amongEqual(k, least+max(tieShare*least, tieSeconds))
-	return best.pick(k.r), true
+	return m.take(k, m.amongEqual(k, least+max(tieShare*least, tieSeconds))), true
 }
 
 // forget begins anew with another view.
@@ -156,8 +158,8 @@ func (m *costMemo) look(k *costPick, i int) {
 func (m *costMemo) read(k *costPick, at int) {
 	s, x := &m.mu.seen[at], &m.mu.loads[at]
 	w := k.c.Worker(at)
-	*x = k.p.read(w, &k.p.none, false, k.r)
-	s.known, s.until, s.rate, s.foreign = true, k.c.Load(at).Lapses(k.now), x.rate, x.foreign
+	s.until = k.p.read(x, w, &k.p.none, false, k.r)
+	s.known, s.rate, s.foreign, s.requests = true, x.rate, x.foreign, x.requests
 	s.rests = x.prefill.Tokens == 0 && x.prefill.OthersSince == 0 && x.foreign <= 0
 	s.refused = k.p.limits.Check(w, x.report) != NoLimit
 }
@@ -224,15 +226,15 @@ func (m *costMemo) reckon(k *costPick) (least float64) {
 func (m *costMemo) estimate(k *costPick, at int) *estimate {
 	e := &m.mu.loads[at]
 	if e.report == nil && !m.mu.seen[at].rests {
-		*e = k.p.read(e.engine, &k.p.none, false, k.r) // what others have sent counts from now on, where there is no report
+		k.p.read(e, e.engine, &k.p.none, false, k.r) // what others have sent counts from now on, where there is no report
 	}
 	e.ask(k.m, k.known, k.p.config.Costs, k.r)
 	e.weigh(k.usual, k.foreign)
 	return e
 }
 
-// amongEqual draws two of those that cost no more than most, and takes the one with fewer requests.
-func (m *costMemo) amongEqual(k *costPick, most float64) *estimate {
+// amongEqual draws two of those that cost no more than most, and returns the place of the one with fewer requests.
+func (m *costMemo) amongEqual(k *costPick, most float64) int {
 	for _, b := range m.mu.busy {
 		if b.cost <= most {
 			m.mu.words[b.at/64].equal |= 1 << (b.at % 64)
@@ -247,11 +249,33 @@ func (m *costMemo) amongEqual(k *costPick, most float64) *estimate {
 		n += bits.OnesCount64(w.equal)
 	}
 	d := newDraw(k.p.seed, k.r.Key, k.r.Stage)
-	best := m.estimate(k, m.nth(d.intN(n)))
-	if other := m.estimate(k, m.nth(d.intN(n))); other.requests < best.requests {
+	best := m.nth(d.intN(n))
+	if other := m.nth(d.intN(n)); m.requests(k, other) < m.requests(k, best) {
 		best = other
 	}
 	return best
+}
+
+// requests are those that the candidate at a place has.
+func (m *costMemo) requests(k *costPick, at int) int64 {
+	if m.isReckoned(at) {
+		return m.estimate(k, at).requests
+	}
+	return m.mu.seen[at].requests
+}
+
+// isReckoned tells whether the candidate does not cost what others at rest do.
+func (m *costMemo) isReckoned(at int) bool { return m.mu.words[at/64].reckoned&(1<<(at%64)) != 0 }
+
+// take picks the candidate at a place.
+func (m *costMemo) take(k *costPick, at int) Pick {
+	if m.isReckoned(at) {
+		return m.estimate(k, at).pick(k.r)
+	}
+	if k.r.Trace != nil {
+		k.r.Trace.picked(m.considered(k, at))
+	}
+	return picks(k.c.Worker(at), k.r.InputTokens)
 }
 
 // nth returns the place of number n of those that are equal.
@@ -276,28 +300,30 @@ func (m *costMemo) trace(k *costPick) {
 	if t == nil {
 		return
 	}
-	rests := k.consideredAtRest()
+	rests := estimate{known: k.known, uncached: k.r.InputTokens, cost: k.atRest()}
+	k.resting = rests.considered()
 	n := 0
 	for i := range k.c.Loads() {
 		if len(t.Considered) == cap(t.Considered) {
 			break
 		}
+		t.consider(m.considered(k, i))
 		n++
-		if m.mu.words[i/64].reckoned&(1<<(i%64)) != 0 || len(k.m.Blind) > 0 {
-			t.consider(m.estimate(k, i).considered())
-			continue
-		}
-		e := &m.mu.loads[i]
-		rests.Engine, rests.Report, rests.InFlight = e.engine, e.report, e.inFlight
-		t.consider(rests)
 	}
 	t.Omitted += k.c.Len() - n
 }
 
-// consideredAtRest is what is told of an engine that costs the same as others at rest, without the engine.
-func (k *costPick) consideredAtRest() Considered {
-	e := estimate{known: k.known, uncached: k.r.InputTokens, cost: k.atRest()}
-	return e.considered()
+// considered is what is told of the candidate at a place.
+func (m *costMemo) considered(k *costPick, at int) Considered {
+	if m.isReckoned(at) {
+		return m.estimate(k, at).considered()
+	}
+	c, e := k.resting, &m.mu.loads[at].observed
+	c.Engine, c.Report, c.InFlight = e.engine, e.report, e.inFlight
+	if len(k.m.Blind) > 0 && k.m.IsBlind(e.engine.No) {
+		c.Blind, c.Matched = true, load.Count{} // it is not known to hold nothing
+	}
+	return c
 }
 
 func (m mean) plus(o mean) mean { return mean{m.sum + o.sum, m.n + o.n} }

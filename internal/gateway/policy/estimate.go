@@ -24,24 +24,21 @@ type estimate struct {
 }
 
 // read reads one candidate's load, and what it holds.
-func (p *Cost) read(w *fleet.Worker, m *prefix.Match, known bool, r *Request) estimate {
-	e := estimate{observed: observed{engine: w, report: w.Load.Report(r.Now), inFlight: w.Load.Active()}}
-	e.requests = e.inFlight
-	since := r.Now
-	if e.report != nil {
-		since = e.report.At
-		if n, ok := e.report.PrefillRate.Get(); ok {
+func (p *Cost) read(e *estimate, w *fleet.Worker, m *prefix.Match, known bool, r *Request) (lapses int64) {
+	l := w.Load.Look(r.Now)
+	*e = estimate{observed: observed{engine: w, report: l.Report, inFlight: l.Active}, requests: l.Active, prefill: l.Prefill}
+	if l.Report != nil {
+		if n, ok := l.Report.PrefillRate.Get(); ok {
 			e.rate = float64(n)
 		}
-		if n, ok := e.report.Waiting.Plus(e.report.Running).Get(); ok {
-			e.requests = load.Add(n, w.Load.DispatchedSince(since))
+		if n, ok := l.Report.Waiting.Plus(l.Report.Running).Get(); ok {
+			e.requests = load.Add(n, l.Dispatched)
 		}
 	}
-	e.prefill = w.Load.Prefill(since)
 	e.requests = load.Add(e.requests, e.prefill.OthersSince)
 	e.foreign = e.waitingOfOthers()
 	e.ask(m, known, p.config.Costs, r)
-	return e
+	return l.Lapses
 }
 
 // ask adds what depends on the request: when it is, and what of it the candidate holds.
