@@ -8,13 +8,17 @@ import "os"
 // be so much more.
 const heapFloor = 16 << 20
 
-// raiseHeap returns what holds the floor for as long as it is referred to; nil where the operator has said in the environment how memory is to
-// be kept, of which a floor would take a part without use.
-func raiseHeap() []byte {
+// heapPerEngine is how much higher it is for each engine, in bytes: twice what the gateway keeps of one, which each collection looks through. With the same floor a
+// thousand engines cost a request some 1.1 µs of collections more than four did.
+const heapPerEngine = 16 << 10
+
+// raiseHeap returns what holds the floor for as long as it is referred to, and by how much each engine is to raise it; nothing where the operator has said in the
+// environment how memory is to be kept, of which a floor would take a part without use.
+func raiseHeap() (floor []byte, perEngine int) {
 	for _, name := range []string{"GOGC", "GOMEMLIMIT"} {
 		if os.Getenv(name) != "" {
-			return nil
+			return nil, 0
 		}
 	}
-	return make([]byte, heapFloor)
+	return make([]byte, heapFloor), heapPerEngine
 }

@@ -55,13 +55,13 @@ func (c *serveCmd) Run(rc *runContext) error {
 
 	ctx, cancel := context.WithCancel(rc.ctx)
 	defer cancel()
-	floor := raiseHeap()
+	floor, perEngine := raiseHeap()
 	defer runtime.KeepAlive(floor)
 	access := telemetry.NewLines(rc.stderr)
 	defer access.Close()
 	g, err := startUnless(ctx, signals, gateway.Options{
 		Config: cfg, Log: log, Access: access, Seed: uint64(time.Now().UnixNano()),
-		Level: level, Source: &gateway.Source{File: c.Flags.File(), Read: c.Flags.Config},
+		Level: level, SparePerEngine: perEngine, Source: &gateway.Source{File: c.Flags.File(), Read: c.Flags.Config},
 	})
 	if unusable := new(gateway.FilesError); errors.As(err, &unusable) {
 		for _, f := range unusable.Faults {

@@ -46,6 +46,8 @@ type Options struct {
 	Level *slog.LevelVar
 	// DecisionLog is how many requests the decision log remembers; 0: explain.DefaultSize.
 	DecisionLog int
+	// SparePerEngine is how much memory is set aside for each engine and never touched, in bytes; see [keeper.Options]. 0: none.
+	SparePerEngine int
 }
 
 // Gateway is one running gateway. Start one with [Start]; end it with Shutdown.
@@ -140,7 +142,7 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 		g.abandon()
 		return nil, err
 	}
-	if err := g.introduce(c); err != nil {
+	if err := g.introduce(&o); err != nil {
 		g.server.Close()
 		g.abandon()
 		return nil, err
@@ -206,9 +208,9 @@ func (g *Gateway) beginTracing(c *config.Config, held *files) error {
 }
 
 // introduce begins to keep the engines.
-func (g *Gateway) introduce(c *config.Config) (err error) {
+func (g *Gateway) introduce(o *Options) (err error) {
 	g.keeper, err = keeper.Start(keeper.Options{
-		Registry: g.registry, Client: g.asking, Targets: buildTargets(&c.Discovery), PollInterval: c.Load.PollInterval, Log: g.log,
+		Registry: g.registry, Client: g.asking, Targets: buildTargets(&o.Config.Discovery), PollInterval: o.Config.Load.PollInterval, Log: g.log, Spare: o.SparePerEngine,
 		Events: keeper.Events{Asked: g.asked, Restarted: g.restarted, Polled: func(p keeper.PollInfo) {
 			outcome := "ok"
 			if p.Err != nil {

@@ -6,6 +6,6 @@
 // it; that the load of a process that has ended is forgotten as soon as its successor answers; that engines are asked
 // spread over the interval and never twice at once; and that it logs changes, not polls.
 //
-// Each engine has one goroutine, owned by the [Keeper]; [Keeper.Remove] and [Keeper.Close] stop and join. What is decided
-// about one engine is a state machine without clock or I/O (member.go); the goroutine around it (keeper.go) asks and sleeps.
+// Each engine has a timer, and while it is asked a goroutine, owned by the [Keeper]; [Keeper.Remove] and [Keeper.Close] stop and join. What is decided
+// about one engine is a state machine without clock or I/O (member.go); what is around it (keeper.go) asks and waits.
 package keeper

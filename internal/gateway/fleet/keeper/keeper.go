@@ -40,6 +40,9 @@ type Options struct {
 	RetryInterval time.Duration
 	// Log gets what changed; nil means nowhere.
 	Log *slog.Logger
+	// Spare is how much memory is set aside for each engine, in bytes, and never touched: so much more garbage for each may be there between two collections,
+	// which then look through what is kept of a large fleet less often. Zero means none.
+	Spare int
 	// Events are told what happens.
 	Events Events
 }
@@ -107,6 +110,10 @@ func NewClient() *http.Client {
 	}}
 }
 
+// helpers is how many goroutines are kept to ask engines. A question goes deep into net/http, and a new goroutine's stack is copied twice or three times on the way there,
+// which is a twentieth of a poll. At most so many are asked at once most of the time, and those that are asked beside them get goroutines of their own.
+const helpers = 4
+
 // Keeper keeps a registry true to its engines. Make one with [Start], and close it. All methods may be called at once.
 type Keeper struct {
 	o       Options // immutable after Start
@@ -118,8 +125,9 @@ type Keeper struct {
 	ctx        context.Context
 	cancel     context.CancelFunc
 	registered chan struct{}  // closed when each first target was asked once
+	hands      chan *engine   // unbuffered, to the goroutines that help
 	untried    sync.WaitGroup // the first targets that were not asked yet
-	running    sync.WaitGroup // all goroutines
+	running    sync.WaitGroup // all engines, and the goroutine that waits for the first ones
 
 	mu struct {
 		sync.Mutex // never held across a question or a join
@@ -128,10 +136,24 @@ type Keeper struct {
 	}
 }
 
-// engine is the goroutine of one engine.
+// engine is one engine that is kept. A goroutine asks it when something is due and ends with the answer, so that a thousand engines between two questions are a
+// thousand timers and not as many stacks, which are memory and which each collection of garbage would look through.
 type engine struct {
+	k      *Keeper
+	ctx    context.Context // ends when it is kept no longer
 	cancel context.CancelFunc
-	done   chan struct{} // closed by the goroutine at its end
+	done   chan struct{} // closed when it is asked no more
+	tried  func()        // to be called when it was asked what it is, or is not asked any more
+
+	// Those who ask it, one after another, and nobody else.
+	m      *member
+	over   connection
+	answer source.Answer
+
+	spare []byte // never touched
+
+	mu    sync.Mutex  // held for a moment only
+	timer *time.Timer // calls step; set while nobody asks
 }
 
 // Start begins to keep the targets and returns at once; it fails, with nothing begun, if two ids are equal. The caller closes
@@ -162,6 +184,10 @@ func Start(o Options) (*Keeper, error) {
 	k.timeout = min(max(k.o.PollInterval, minPollTimeout), maxPollTimeout)
 	k.ctx, k.cancel = context.WithCancel(context.Background())
 	k.mu.engines = map[string]*engine{}
+	k.hands = make(chan *engine)
+	for range helpers {
+		k.running.Go(k.help)
+	}
 
 	k.untried.Add(len(o.Targets))
 	k.mu.Lock()
@@ -203,7 +229,7 @@ func (k *Keeper) Remove(id string) bool {
 	if e == nil {
 		return false
 	}
-	e.cancel()
+	e.stop()
 	<-e.done // only now nobody puts it into the registry any more
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -220,6 +246,9 @@ func (k *Keeper) Remove(id string) bool {
 func (k *Keeper) Close() {
 	k.mu.Lock()
 	k.mu.closed = true
+	for _, e := range k.mu.engines {
+		e.stop()
+	}
 	k.mu.Unlock()
 	k.cancel()
 	k.running.Wait()
@@ -228,41 +257,76 @@ func (k *Keeper) Close() {
 	}
 }
 
+// beginLocked begins to keep an engine: it is asked at once.
 func (k *Keeper) beginLocked(t introspect.Target, tried func()) {
-	ctx, cancel := context.WithCancel(k.ctx)
-	e := &engine{cancel: cancel, done: make(chan struct{})}
+	e := &engine{k: k, done: make(chan struct{}), tried: tried, spare: make([]byte, k.o.Spare)}
+	e.ctx, e.cancel = context.WithCancel(k.ctx)
+	e.m = newMember(t, k.o.Registry, k.origin, k.o.PollInterval, k.o.RetryInterval)
+	e.m.nextAsk = time.Now()
 	k.mu.engines[t.ID] = e
-	k.running.Go(func() {
-		defer close(e.done)
-		defer cancel()
-		defer tried()
-		k.keep(ctx, t, tried)
-	})
+	k.running.Add(1) // until end
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.timer = time.AfterFunc(0, e.due)
 }
 
-// keep asks one engine until ctx ends.
-func (k *Keeper) keep(ctx context.Context, t introspect.Target, tried func()) {
-	m := newMember(t, k.o.Registry, k.origin, k.o.PollInterval, k.o.RetryInterval)
-	m.nextAsk = time.Now()
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	var answer source.Answer
-	var over connection
-	for {
-		what, at := m.next()
-		timer.Reset(time.Until(at))
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		}
-		if what == stepPoll {
-			k.poll(ctx, m, &over, &answer)
-			continue
-		}
-		k.ask(ctx, m, &over)
-		tried()
+// due is called by the timer, on a goroutine of its own, which is left at once if one of the keeper's has nothing to do.
+func (e *engine) due() {
+	select {
+	case e.k.hands <- e:
+	default:
+		e.step()
 	}
+}
+
+// help makes the steps of engines that are due, one after another, until the keeper is closed.
+func (k *Keeper) help() {
+	for {
+		select {
+		case <-k.ctx.Done():
+			return
+		case e := <-k.hands:
+			e.step()
+		}
+	}
+}
+
+// step asks the engine what is due, and has the next step be made in its time.
+func (e *engine) step() {
+	if what, _ := e.m.next(); e.ctx.Err() != nil {
+		// It was stopped between the timer and here.
+	} else if what == stepPoll {
+		e.k.poll(e.ctx, e.m, &e.over, &e.answer)
+	} else {
+		e.k.ask(e.ctx, e.m, &e.over)
+		e.tried()
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ctx.Err() != nil {
+		e.end()
+		return
+	}
+	_, at := e.m.next()
+	e.timer.Reset(time.Until(at))
+}
+
+// stop has the engine be asked no more. A question in hand is given up, and its goroutine ends what is kept; else there is nobody else to do it.
+func (e *engine) stop() {
+	e.cancel()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.timer.Stop() {
+		e.end()
+	}
+}
+
+// end is called once, when nobody asks and the timer is not set.
+func (e *engine) end() {
+	e.cancel()
+	e.tried()
+	close(e.done)
+	e.k.running.Done()
 }
 
 // ask introspects the engine. When ctx has ended, what came is dropped: the engine was not asked to the end.

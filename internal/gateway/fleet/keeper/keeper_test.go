@@ -320,6 +320,26 @@ func TestStuckEngine(t *testing.T) {
 	})
 }
 
+// TestManyStuckEngines: engines that do not answer, more than there are goroutines to ask, keep none of the others waiting.
+func TestManyStuckEngines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(map[string]*fakeEngine{"e": {sglang: true, model: "m", running: 1}})
+		targets := []introspect.Target{target("e")}
+		for i := range 20 {
+			id := fmt.Sprintf("stuck%02d", i)
+			n.engines[id] = &fakeEngine{hang: true}
+			targets = append(targets, target(id))
+		}
+		_, r := start(t, n, keeper.Options{Targets: targets, PollInterval: 100 * time.Millisecond})
+		for range 10 {
+			pass(200 * time.Millisecond)
+			if report := r.View().Get("e").Load.Report(time.Now()); report == nil || time.Since(report.At) > 100*time.Millisecond {
+				t.Fatalf("the engine that answers was not asked in its time: %+v", report)
+			}
+		}
+	})
+}
+
 func TestAddAndRemove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(map[string]*fakeEngine{"a": {sglang: true, model: "m"}, "b": {hang: true}})
