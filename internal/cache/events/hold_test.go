@@ -35,16 +35,18 @@ func TestHold(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := &Publisher{opt: Options{Epoch: 5}, pub: pub, wake: make(chan struct{}, 1), quit: make(chan struct{})}
+		p := &Publisher{opt: Options{Epoch: 5}, pub: pub, wake: make(chan struct{}, 1), quit: make(chan struct{}), heldMost: 100}
 		p.note.Pending, p.said.spare = &book.Pending{}, &book.Pending{}
 		p.said.ring = ring{batches: 100, bytes: 1 << 20}
 		p.wg.Go(p.run)
 		defer p.Close()
 		space := &book.Space{Namespace: managerwire.Namespace{7}, Model: "m", BlockSize: 16, Groups: 1}
 		name := func(n int) chain.Key { return chain.Key{Lo: uint64(n), Hi: 9} }
-		come := func() {
-			for n := range 4 {
-				p.Visible(space, 0, chain.Key{}, name(n))
+		come := func(blocks int) {
+			var before chain.Key
+			for n := range blocks {
+				p.Visible(space, 0, before, name(n))
+				before = name(n)
 			}
 			time.Sleep(2 * gather)
 		}
@@ -54,29 +56,34 @@ func TestHold(t *testing.T) {
 			}
 			time.Sleep(then)
 		}
+		const few, many = 4, 202
+		once := []managerwire.Kind{managerwire.AllBlocksCleared}
+		parts := []managerwire.Kind{managerwire.BlockRemoved, managerwire.AllBlocksCleared}
 		for _, c := range []struct {
-			what string
-			hold bool
-			long time.Duration
-			want []managerwire.Kind
+			what   string
+			blocks int
+			hold   bool
+			long   time.Duration
+			want   []managerwire.Kind // the first and the last
 		}{
-			{"not held", false, 2 * gather, []managerwire.Kind{managerwire.BlockRemoved, managerwire.AllBlocksCleared}},
-			{"held", true, 10 * gather, []managerwire.Kind{managerwire.AllBlocksCleared}},
-			{"held for too long", true, holdMost + 2*gather, []managerwire.Kind{managerwire.BlockRemoved, managerwire.AllBlocksCleared}},
-			{"held again", true, 10 * gather, []managerwire.Kind{managerwire.AllBlocksCleared}},
+			{"not held", few, false, 2 * gather, parts},
+			{"held", few, true, 10 * gather, once},
+			{"held for too long", few, true, holdMost + 2*gather, parts},
+			{"held again", few, true, 10 * gather, once},
+			{"more than are held", many, true, 10 * gather, parts},
 		} {
-			come()
+			come(c.blocks)
 			from := p.Stats().Batches
 			release := func() {}
 			if c.hold {
 				release = p.Hold()
 			}
-			leave(0, 2, c.long)
-			leave(2, 4, 0)
+			leave(0, c.blocks/2, c.long)
+			leave(c.blocks/2, c.blocks, 0)
 			release()
 			time.Sleep(2 * gather)
 			got := p.kinds(t, from)
-			if len(got) != len(c.want) || got[0] != c.want[0] || got[len(got)-1] != c.want[len(got)-1] {
+			if len(got) == 0 || got[0] != c.want[0] || got[len(got)-1] != c.want[len(c.want)-1] || len(c.want) == 1 && len(got) != 1 {
 				t.Errorf("%s: %v, want %v", c.what, got, c.want)
 			}
 		}

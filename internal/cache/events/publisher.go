@@ -29,8 +29,10 @@ const (
 	// gather is how long changes are collected before they are said, so that the blocks of a prompt, which are sealed one after
 	// another, become one event. It is small beside what a gateway needs to route the next request of a conversation.
 	gather = 10 * time.Millisecond
-	// holdMost bounds Hold. A flush of three million blocks takes as long; what gateways believe of blocks that have gone costs a prefill each.
+	// holdMost and heldMost bound Hold: for how long, since what gateways believe of blocks that have gone costs a prefill each; and how many blocks have notes, which take some
+	// 200 bytes each.
 	holdMost = 5 * time.Second
+	heldMost = 1 << 16
 	// costBeat is how often prices are said; a gateway believes one for 10 s.
 	costBeat = time.Second
 	// maxPeers bounds the connections of each socket: gateways, of which a fleet has a few.
@@ -52,6 +54,7 @@ type Publisher struct {
 	wg        sync.WaitGroup
 	snapshots chan struct{} // a place for each
 	holds     atomic.Int32
+	heldMost  int
 
 	note struct { // a leaf: nothing is locked under it, and it is held for a moment
 		sync.Mutex
@@ -96,7 +99,7 @@ func Start(o Options) (*Publisher, error) {
 	if o.ReplayBytes == 0 {
 		o.ReplayBytes = 64 << 20
 	}
-	p := &Publisher{opt: o, wake: make(chan struct{}, 1), quit: make(chan struct{}), snapshots: make(chan struct{}, 4)}
+	p := &Publisher{opt: o, wake: make(chan struct{}, 1), quit: make(chan struct{}), snapshots: make(chan struct{}, 4), heldMost: heldMost}
 	p.note.Pending, p.said.spare = &book.Pending{}, &book.Pending{}
 	p.said.ring = ring{batches: o.ReplayBatches, bytes: o.ReplayBytes}
 	if err := p.listen(); err != nil {
@@ -183,7 +186,14 @@ func (p *Publisher) Detach(instance uint64) {
 	p.noted(func(n *book.Pending) { n.Detach(instance) })
 }
 
-// Hold has changes gathered until release is called, or for holdMost: what drops many blocks in parts is then told as one, and where nothing is left of a namespace in one
+// notes is how many blocks have some.
+func (p *Publisher) notes() int {
+	p.note.Lock()
+	defer p.note.Unlock()
+	return p.note.Len()
+}
+
+// Hold has changes gathered until release is called, but for holdMost, and of heldMost blocks: what drops many blocks in parts is then told as one, and where nothing is left of a namespace in one
 // word. Release is called once.
 func (p *Publisher) Hold() (release func()) {
 	p.holds.Add(1)
@@ -216,7 +226,7 @@ func (p *Publisher) run() {
 		case <-p.wake:
 			wait.Reset(gather)
 		case <-wait.C:
-			if p.holds.Load() > 0 && held < holdMost {
+			if p.holds.Load() > 0 && held < holdMost && p.notes() <= p.heldMost {
 				held += gather
 				wait.Reset(gather)
 				continue
