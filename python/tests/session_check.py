@@ -347,7 +347,9 @@ class Lying(unittest.TestCase):
             clock = [0.0]
 
             class Sock:
-                """Each piece takes 3 s to come, of 5 s that it may."""
+                """Each piece takes 3 s to come, of 5 s that it may. What is said goes to a file."""
+
+                fileno = lambda self: said.fileno()
 
                 def gettimeout(self):
                     return 5.0
@@ -358,7 +360,7 @@ class Lying(unittest.TestCase):
 
                 sendall = shutdown = lambda self, x: None
 
-            with self.subTest(name), unittest.mock.patch.object(time, "monotonic", lambda: clock[0]):
+            with self.subTest(name), open(os.devnull, "wb") as said, unittest.mock.patch.object(time, "monotonic", lambda: clock[0]):
                 s = client.Session.__new__(client.Session)
                 s._answers, s._links, s._op = {}, [], 0
                 s._query = self.link(Sock())
@@ -467,6 +469,71 @@ class Lying(unittest.TestCase):
             self.assertEqual((got, waits.is_set(), here.gettimeout()), (client.Fetched(1, 1, "done", "found"), True, 0.02))
 
 
+class AtOnce(unittest.TestCase):
+    """The shorter ways to write a frame and to read an answer say and find what the longer ones do."""
+
+    def setUp(self):
+        self.ours, self.other = (self.enterContext(x) for x in socket.socketpair())
+        self.ours.settimeout(20)
+        self.link = Lying.link(self.ours)
+
+    def test_an_answer(self):
+        want, body = (wire.FETCHED, 5), P("<BBII", 0, 0, 2, 2)
+        good = frame(*want, body)
+        pong = frame(wire.PONG, 4)
+        for name, sent, left in (
+            ("it", good, []), ("another ref", frame(wire.FETCHED, 6, body), [(wire.FETCHED, 6)]), ("another kind", frame(wire.BUSY, 5, body), [(wire.BUSY, 5)]),
+            ("longer", frame(*want, body + b"x"), [want]), ("more behind it", good + pong, [want, (wire.PONG, 4)]), ("something before it", pong + good, [(wire.PONG, 4), want]),
+        ):
+            with self.subTest(name):
+                self.other.sendall(sent)
+                f = self.link.at_once(*want, len(body))
+                self.assertEqual(None if f is None else (f.kind, f.ref, f.epoch, f.session, f.payload, f.fds), None if left else (*want, 1, 1, body, []))
+                self.assertEqual([(f.kind, f.ref) for f in (self.link.receive() for _ in left)], left)
+                self.assertEqual(self.link.buffer, b"")
+
+    def test_an_answer_in_parts(self):
+        good = frame(wire.FETCHED, 5, bytes(10))
+        self.other.sendall(good[:40])
+        self.assertIsNone(self.link.at_once(wire.FETCHED, 5, 10))
+        self.other.sendall(good[40:])
+        self.assertIsNone(self.link.at_once(wire.FETCHED, 5, 10), "what came first is overtaken")
+        self.assertEqual(self.link.receive().ref, 5)
+        self.other.close()
+        self.assertIsNone(self.link.at_once(wire.FETCHED, 5, 10))
+        with self.assertRaises(EOFError):
+            self.link.receive()
+
+    def test_descriptors_where_none_belong(self):
+        head = bytearray(frame(wire.FETCHED, 5, bytes(10)))
+        head[6] = 1
+        before = len(os.listdir("/proc/self/fd"))
+        self.other.sendmsg([head], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0]))])
+        self.assertIsNone(self.link.at_once(wire.FETCHED, 5, 10))
+        self.assertEqual((self.link.receive().fds, len(os.listdir("/proc/self/fd"))), ([], before))
+
+    def test_a_frame_that_finds_no_room(self):
+        got = []
+
+        def read():
+            while data := self.other.recv(1 << 16):
+                got.append(data)
+
+        self.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        body, t = random.randbytes(1 << 20), threading.Thread(target=read)
+        self.assertEqual(self.link.send(wire.QUERY, b"first"), 1)  # which has room
+        t.start()
+        self.assertEqual(self.link.send(wire.QUERY, body), 2)
+        self.ours.shutdown(socket.SHUT_WR)
+        t.join()
+        self.assertEqual(b"".join(got), frame(wire.QUERY, 1, b"first") + frame(wire.QUERY, 2, body))
+
+    def test_a_frame_to_nobody(self):
+        self.other.close()
+        with self.assertRaises(OSError):
+            self.link.send(wire.QUERY, b"x")
+
+
 class Spinning(unittest.TestCase):
     def test_until_something_comes_or_the_time_is_over(self):
         """By a clock that each look moves on, with others let in between. What has come is left for receive."""
@@ -484,8 +551,8 @@ class Spinning(unittest.TestCase):
                 if comes == 0:
                     other.close()
                 with unittest.mock.patch.object(wire.time, "monotonic", itertools.count().__next__), unittest.mock.patch.object(wire.os, "sched_yield", let):
-                    link.spin(seconds)
-                self.assertEqual(len(let_in), want)
+                    come = link.spin(seconds)
+                self.assertEqual((len(let_in), come), (want, comes is not None and comes <= want))
                 if comes is not None and comes <= want:
                     self.assertEqual(ours.recv(9), b"x" if comes else b"")
                 self.assertEqual(link.rests, 0)

@@ -275,6 +275,24 @@ class Pools(unittest.TestCase):
                 store.names([bad, keys[1][:128 - len(bad)]])
 
 
+    def test_names_of_what_was_asked_for(self):
+        keys = keys_of(tokens(1, 40))
+        for name, got in (("all", keys), ("the front", keys[:7]), ("another list", [k + "" for k in keys]), ("more", keys + keys_of(tokens(2, 1))), ("its end", keys[3:]), ("others behind the first", keys[:1] + keys[2:]), ("none", [])):
+            asked = store.Asked()
+            self.assertEqual(asked.joined(keys), store.joined(keys), name)
+            with unittest.mock.patch.object(store, "joined", side_effect=store.joined) as made:
+                self.assertEqual(asked.take(got), b"".join(map(store.name, got)), name)
+            self.assertEqual(made.call_count, 0 if got == keys[:len(got)] and got else 1, name)
+            self.assertEqual(len(asked), int(name in ("its end", "none")), "what was taken is kept")
+        asked = store.Asked(most=3)
+        for k in keys[:5] + keys[4:5]:
+            asked.joined([k])
+        self.assertEqual((len(asked), [k for k in keys if k in asked._of]), (3, keys[2:5]))
+        with self.assertRaises(ValueError):
+            asked.joined([keys[0], keys[1][:-1]])
+        self.assertEqual(len(asked), 3)
+
+
 class FakeManager:
     """What is published, by group and name; sessions of it as the client's are."""
 
@@ -288,6 +306,8 @@ class FakeManager:
         if self.lost:
             raise client.Lost("on purpose")
         (group, names), = wants
+        if isinstance(names, bytes):
+            names = [names[i:i + 32] for i in range(0, len(names), 32)]
         if mode == client.DISCOVER:
             return client.Answer(client.CANDIDATES, positions=([i for i, n in enumerate(names) if (group, n) in self.pages],))
         hits = restorable.leading([i for i, n in enumerate(names) if (group, n) in self.pages], len(names))
@@ -452,7 +472,7 @@ class Storing(unittest.TestCase):
         before = [self.host.page(i) for i in range(5)]
         names, ok = self.put(1, 0, 5)
         self.assertEqual(ok, [True] * 5)
-        self.assertEqual(self.s.there([(0, names)]), [[0, 1, 2, 3, 4]])
+        self.assertEqual(self.s.there([(0, names), (0, b"".join(names))]), [[0, 1, 2, 3, 4]] * 2)
         self.assertEqual(self.get(names, 10), [True] * 5)
         self.assertEqual([self.host.page(10 + i) for i in range(5)], before)
         blocks, root = self.m.published[0]
@@ -549,7 +569,7 @@ class Storing(unittest.TestCase):
             self.m.pages[(0, n)] = b""
         before, store.MOST_NAMES = store.MOST_NAMES, 7
         self.addCleanup(setattr, store, "MOST_NAMES", before)
-        self.assertEqual(self.s.there([(0, names)]), [list(range(0, 40, 2))])
+        self.assertEqual(self.s.there([(0, names), (0, b"".join(names))]), [list(range(0, 40, 2))] * 2)
 
     def test_random_lives(self):
         """Against a model: what is said to be stored is there with its bytes, whatever is lost, spoiled or refused."""

@@ -658,8 +658,9 @@ class Session:
             asked = len(pages.counts)
             body = (head, raw, _packed(pages), bytes(8))
         ref = self._send(link, wire.FETCH, b"".join(body))
-        link.spin(spin)
-        frame = self._first(link, ref, wire.FETCHED, wire.BUSY)
+        frame = link.at_once(wire.FETCHED, ref, wire.FETCHED_BYTES) if link.spin(spin) else None
+        if frame is None:
+            frame = self._first(link, ref, wire.FETCHED, wire.BUSY)
         if frame.kind == wire.BUSY:
             return None
         why, outcome, found, good = self._parse(link, frame, lambda r: wire.fetched(r, asked))

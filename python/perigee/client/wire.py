@@ -180,6 +180,7 @@ def copied_out(r, pages):
 
 
 _FETCHED = struct.Struct("<BBII")
+FETCHED_BYTES = _FETCHED.size
 
 
 def fetched(r, asked):
@@ -231,6 +232,8 @@ _LATE_S, _REST_S = 1e-3, 1.0
 class Link:
     """One connection. send and receive raise OSError or EOFError when it has ended."""
 
+    _something = None
+
     def __init__(self, path, timeout):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(timeout)
@@ -252,29 +255,52 @@ class Link:
         frame = HEADER.pack(len(payload), kind, 0, int(fd is not None), ref, self.epoch, self.session, 0) + payload
         if fd is not None:
             sent = self.sock.sendmsg([frame], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
-            frame = frame[sent:]
-        self.sock.sendall(frame)
+        else:  # the socket's own way asks first whether there is room, which is as long as writing
+            try:
+                sent = os.write(self.sock.fileno(), frame)
+            except BlockingIOError:
+                sent = 0
+        if sent < len(frame):
+            self.sock.sendall(frame[sent:])
         return ref
 
     def spin(self, seconds):
-        """Looks again and again whether something has come, for so many seconds at most. Whoever else wants the interpreter or the processor has it in between; and if
+        """Looks again and again whether something has come, for so many seconds at most, and says whether it has. Whoever else wants the interpreter or the processor has it in between; and if
         somebody does, it is not done for a while, since to get the interpreter back takes longer than was to be gained, each time."""
         now = time.monotonic()
         if seconds <= 0 or now < self.rests:
-            return
+            return False
         end = now + seconds
-        something = self.something()
-        while not something(0) and now < end:
+        if self._something is None:
+            self._something = self.something()
+        while not (come := self._something(0)) and now < end:
             os.sched_yield()
             now = time.monotonic()
         if now > end + _LATE_S:
             self.rests = now + _REST_S
+        return bool(come)
 
     def something(self):
         """A function of milliseconds: waits for so many that something comes, or the connection's end, and says whether it has."""
         p = select.poll()  # and not select, whose descriptors are below 1024
         p.register(self.sock, select.POLLIN)
         return p.poll
+
+    def at_once(self, kind, ref, size):
+        """Of what has come, the frame of this kind that answers ref with so many bytes; None if it is not the next one, or there is more than it, which is left for receive. It is
+        receive for whom every microsecond counts. Descriptors that may have come are closed: whoever waits for a frame with some says receive."""
+        if self.buffer:
+            return None
+        try:
+            data = os.read(self.sock.fileno(), 4096)
+        except OSError:  # receive will have it
+            return None
+        if len(data) == HEADER.size + size:
+            length, k, _, nfds, r, epoch, session, _ = HEADER.unpack_from(data)
+            if (length, k, nfds, r) == (size, kind, 0, ref):
+                return Frame(kind, ref, epoch, session, data[HEADER.size:], [])
+        self.buffer += data
+        return None
 
     def _more(self, n, until):
         """Reads until there are n bytes."""

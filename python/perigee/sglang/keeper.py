@@ -47,6 +47,26 @@ class Connections:
         self._reader.drop()
 
 
+class _Use:
+    """What Keeper.use returns: a context. A generator's costs twice as much, in the middle of a restore."""
+
+    __slots__ = ("_keeper", "_lane", "_wait", "_session")
+
+    def __init__(self, keeper, lane, wait):
+        self._keeper, self._lane, self._wait = keeper, lane, wait
+
+    def __enter__(self):
+        self._session = self._keeper._begin(self._lane, self._wait)
+        return self._session.lane(self._lane)
+
+    def __exit__(self, kind, *_):
+        try:
+            if kind is not None and issubclass(kind, client.Lost):
+                self._keeper._lose(self._session)
+        finally:
+            self._keeper._over(self._lane)
+
+
 class Keeper:
     def __init__(self, register, log):
         self._register, self._log = register, log
@@ -72,8 +92,11 @@ class Keeper:
         session = self._session
         return session is not None and session.offered
 
-    @contextlib.contextmanager
     def use(self, lane, wait):
+        return _Use(self, lane, wait)
+
+    def _begin(self, lane, wait):
+        """The session, whose lane is the caller's until _over."""
         if self._session is None:
             raise client.Lost("there is no Manager")
         lock = self._locks[lane]
@@ -83,18 +106,15 @@ class Keeper:
                 self.late += 1
                 raise client.Lost(f"the connection for {lane} is busy")
         self._since[lane] = time.monotonic()
-        try:
-            session = self._session
-            if session is None:
-                raise client.Lost("there is no Manager")
-            try:
-                yield session.lane(lane)
-            except client.Lost:
-                self._lose(session)
-                raise
-        finally:
-            self._since[lane] = None
-            lock.release()
+        session = self._session
+        if session is None:
+            self._over(lane)
+            raise client.Lost("there is no Manager")
+        return session
+
+    def _over(self, lane):
+        self._since[lane] = None
+        self._locks[lane].release()
 
     def _lose(self, session):
         with self._state:

@@ -14,7 +14,7 @@ from . import facts, hooks, restorable
 from .keeper import Connections, Keeper
 from .lore import UNKNOWN, Lore
 from .pools import Pool, Shared, regions
-from .store import Store, joined, names
+from .store import Asked, Store, names
 
 logger = logging.getLogger("sglang.srt.perigee")
 
@@ -63,7 +63,10 @@ def follow(session):
 
 def numbers(slots, step):
     """pools.numbers for a tensor. Every call into torch is one that has left the processor's cache by then, so there are few."""
-    a = (slots if slots.is_cpu else slots.cpu()).numpy()
+    try:
+        a = slots.numpy()
+    except TypeError:  # it is a device's
+        a = slots.cpu().numpy()
     some = a[::step]
     return len(a), (some if some.dtype == numpy.int64 else some.astype(numpy.int64)).tobytes()
 
@@ -81,6 +84,7 @@ class PerigeeStorage(HiCacheStorage):
         self._anchor, self._side = None, {}
         self._pools = {}  # by SGLang's name
         self._keeper = self._store = self._lore = None
+        self._asked = Asked()
         self._closed = False
         missing = hooks.install(self._stop, self._getting)
         if missing:
@@ -155,7 +159,7 @@ class PerigeeStorage(HiCacheStorage):
 
     def batch_exists(self, keys, extra_info=None):
         """How many of the keys are there, from the first on."""
-        (positions,) = self._store.there([(0, names(keys))])
+        (positions,) = self._store.there([(0, self._asked.joined(keys))])
         return restorable.leading(positions, len(keys))
 
     def batch_get_v1(self, keys, host_indices, extra_info=None):
@@ -166,7 +170,7 @@ class PerigeeStorage(HiCacheStorage):
 
     def _get(self, pool, keys, host_indices, whole=False):
         p = self._pools[pool]
-        return self._store.get(p.group, joined(keys), p.places(host_indices, len(keys)), whole)
+        return self._store.get(p.group, self._asked.take(keys), p.places(host_indices, len(keys)), whole)
 
     def _set(self, pool, keys, host_indices, pages, whole=False):
         p = self._pools[pool]
@@ -175,7 +179,7 @@ class PerigeeStorage(HiCacheStorage):
     # Side pools.
 
     def batch_exists_v2(self, keys, pool_transfers=None, extra_info=None):
-        wanted = names(keys)
+        wanted = self._asked.joined(keys)
         transfers = [(str(t.name), t) for t in pool_transfers or []]
         if any(n not in self._pools for n, _ in transfers):
             return PoolTransferResult.empty()

@@ -3,7 +3,6 @@
 Every call ends: it has the answer, or it gives up and says that nothing is there, or that nothing was stored. Threads may call at once.
 """
 
-import binascii
 import collections
 import contextlib
 import threading
@@ -30,15 +29,50 @@ def name(key):
 
 def joined(keys):
     """name of each key, one behind the other."""
-    if not set(map(len, keys)) <= {64}:
+    # Digits apart from each other's by a space: if there are 64 for each key, and no more spaces than between keys, no key has more or less than 64.
+    text = " ".join(keys)
+    raw = bytes.fromhex(text)
+    if len(raw) != 32 * len(keys) or len(text) != max(0, 65 * len(keys) - 1) or text[64::65].strip():
         raise ValueError("a key of SGLang's has 64 hexadecimal digits")
-    return binascii.unhexlify("".join(keys))
+    return raw
 
 
 def names(keys):
     """name of each key, for many: a tenth of the time."""
     raw = joined(keys)
     return [raw[i:i + 32] for i in range(0, len(raw), 32)]
+
+
+# Questions whose names are kept for the get that may follow. Each keeps a few kilobytes of the engine's own strings alive.
+MOST_ASKED = 64
+
+
+class Asked:
+    """The names of keys that were asked for lately. SGLang asks for a batch of pages and gets it, or the front of it, a little later by the same strings: to see that they are the same takes no look
+    into them, where they are 16 KiB that have left the processor's cache by then. Threads may call at once."""
+
+    def __init__(self, most=MOST_ASKED):
+        self._most, self._lock, self._of = most, threading.Lock(), {}
+
+    def __len__(self):
+        return len(self._of)
+
+    def joined(self, keys):
+        """joined, for who asks."""
+        raw = joined(keys)
+        if keys:
+            with self._lock:
+                self._of.pop(keys[0], None)
+                if len(self._of) >= self._most:
+                    del self._of[next(iter(self._of))]
+                self._of[keys[0]] = list(keys), raw
+        return raw
+
+    def take(self, keys):
+        """joined, for who gets; what is taken is kept no longer."""
+        with self._lock:
+            theirs, raw = self._of.pop(keys[0], ([], b"")) if keys else ([], b"")
+        return raw[:32 * len(keys)] if keys and theirs[:len(keys)] == keys else joined(keys)
 
 
 class Counts:
@@ -71,23 +105,13 @@ class Store:
         self._spin = spin_s
         self.stopped = ""  # why nothing is kept any more
         self._fetches = True  # the Manager asks and restores in one exchange
-        self._calls, self._lock = 0, threading.Lock()
+        self._calls = collections.deque()  # an element for each that has not returned: threads add and take them at once
         self._owed = collections.deque(maxlen=MOST_OWED)  # (session, lease)
 
     @property
     def busy(self):
         """Whether some question or get has not returned: a thread is in it, and the memory that a get was given may still be written to."""
-        return self._calls > 0
-
-    @contextlib.contextmanager
-    def _call(self):
-        with self._lock:
-            self._calls += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._calls -= 1
+        return bool(self._calls)
 
     def _session(self, lane):
         if self.stopped:
@@ -112,22 +136,26 @@ class Store:
     # Asking.
 
     def there(self, wants):
-        """For each (group, names) the positions of those that are there, rising. The Manager reads and holds nothing for it."""
-        total = sum(len(names) for _, names in wants)
+        """For each (group, names) the positions of those that are there, rising. The Manager reads and holds nothing for it. names is a list, or joined."""
+        sizes = [32 if isinstance(names, bytes) else 1 for _, names in wants]  # of a name
+        total = sum(len(names) // size for (_, names), size in zip(wants, sizes))
         out = [[] for _ in wants]
         if total == 0:
             return out
+        self._calls.append(None)
         try:
-            with self._call(), self._session(QUERIES) as s:
+            with self._session(QUERIES) as s:
                 self._settle(s)
-                for i, (group, names) in enumerate(wants):
-                    for first in range(0, len(names), MOST_NAMES):
-                        a = s.query([(group, names[first:first + MOST_NAMES])], mode=client.DISCOVER, wait=self._wait, spin=self._looks())
+                for i, ((group, names), size) in enumerate(zip(wants, sizes)):
+                    for first in range(0, len(names) // size, MOST_NAMES):
+                        a = s.query([(group, names[first * size:(first + MOST_NAMES) * size])], mode=client.DISCOVER, wait=self._wait, spin=self._looks())
                         got = a.positions[0] if a.outcome == client.CANDIDATES else []
                         out[i].extend(first + p for p in got)
         except (client.PerigeeError, OSError) as e:
             self._say("looked for", total, e)
             out = [[] for _ in wants]
+        finally:
+            self._calls.pop()
         self.counts.add(asked=total, found=sum(map(len, out)))
         return out
 
@@ -137,8 +165,11 @@ class Store:
         """Copies pages to their places: a flag each. The flags are true up to the first page that was not to be had, and all of them are false if whole is
         asked for and any page was not. What lies in places whose flag is false is anything. names is a list, or joined."""
         n = len(places)
-        with self._call():
+        self._calls.append(None)
+        try:
             done = self._get(group, names, places, whole)
+        finally:
+            self._calls.pop()
         self.counts.add(restored=done, missing=n - done)
         return [True] * done + [False] * (n - done)
 
