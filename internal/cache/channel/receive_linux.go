@@ -28,8 +28,8 @@ type receiver struct {
 	err     error
 }
 
-// readAhead is what a connection borrows for reading, in bytes: most messages are shorter, and of longer ones the rest is read to where it belongs.
-const readAhead = 4 << 10
+// readAhead is what a connection borrows for reading, in bytes: most messages are shorter, a Fetch of SGLang's 128 pages as well, and of longer ones the rest is read to where it belongs.
+const readAhead = 8 << 10
 
 var aheads = sync.Pool{New: func() any { return new([readAhead]byte) }}
 

@@ -85,16 +85,19 @@ func (c *Core) mayCopy(n *copying, p *Pages, slots []PlanSlot) Class {
 	case len(s.copies) >= c.lim.Copies || s.pieces+n.pieces > c.lim.Pieces || c.pieces+n.pieces > 4*c.lim.Pieces:
 		return TooMany
 	}
-	twice := false
-	n.regions, twice = regionsOf(p.Pieces, int(p.Counts[0]))
+	all, twice := regionsOf(c.regions[:0], p.Pieces, int(p.Counts[0]))
+	if cap(all) <= mostScratch {
+		c.regions = all
+	}
 	if n.out && twice {
 		return Overlap
 	}
 	for _, o := range s.copies {
-		if (n.out || o.out) && meet(n.regions, o.regions) {
+		if (n.out || o.out) && meet(all, o.regions) {
 			return Overlap
 		}
 	}
+	n.regions = slices.Clone(all) // of pages that follow each other they are few
 	return NoClass
 }
 

@@ -71,6 +71,8 @@ type Core struct {
 	items   []item    // scratch of query.look
 	plan    []planning.Run
 	found   []dram.Page // scratch of find
+	shape   []PlanSlot  // scratch of fetch
+	regions []region    // scratch of mayCopy
 	spared  []dram.Page // held until the step ends: see spare
 	climbed map[dram.Page]bool
 }

@@ -1,6 +1,10 @@
 package core
 
-import "github.com/perigee-llm/perigee/internal/cache/planning"
+import (
+	"slices"
+
+	"github.com/perigee-llm/perigee/internal/cache/planning"
+)
 
 // Fetch is a Prefix query and RestoreInto in one, for a single consumer: the leading run of Hashes that is in memory is leased and copied into the
 // pieces by the shell, and let go of when the copy has ended. It waits for nothing: where the query would have to, for bytes of a budget or
@@ -49,7 +53,10 @@ func (c *Core) fetch(e *Fetch) {
 	n := &copying{id: c.lastCopy + 1, sess: s, out: true, fetch: true, pieces: len(e.Pages.Pieces)}
 	class = Invalid
 	if parts := s.layout[e.Group].PartBytes; len(e.Pages.Counts) == len(parts)*len(e.Hashes) {
-		class = c.mayCopy(n, &e.Pages, shapeOf(parts, len(e.Hashes)))
+		shape := shapeOf(c.shape[:0], parts, len(e.Hashes))
+		if class = c.mayCopy(n, &e.Pages, shape); cap(shape) <= mostScratch {
+			c.shape = shape
+		}
 	}
 	if class != NoClass {
 		c.refuse(s.id, KindFetch, 0, class)
@@ -77,6 +84,9 @@ func (c *Core) fetch(e *Fetch) {
 	}
 }
 
+// mostScratch is how many records of an unusually long message are kept for the next one's.
+const mostScratch = 2048
+
 // mustRead says that a block which look has found is not in memory.
 func (c *Core) mustRead() bool {
 	for _, it := range c.items {
@@ -101,9 +111,9 @@ func (c *Core) pour(q *query, n *copying, p Pages) {
 	c.do(CopyOut{n.id, q.sess.id, n.lease, 0, slots, p.first(len(slots))})
 }
 
-// shapeOf is the bytes of so many blocks' pages, all parts of a block one after the other.
-func shapeOf(parts []uint32, blocks int) []PlanSlot {
-	out := make([]PlanSlot, 0, len(parts)*blocks)
+// shapeOf appends the bytes of so many blocks' pages, all parts of a block one after the other.
+func shapeOf(out []PlanSlot, parts []uint32, blocks int) []PlanSlot {
+	out = slices.Grow(out, len(parts)*blocks)
 	for range blocks {
 		for _, n := range parts {
 			out = append(out, PlanSlot{Bytes: n})

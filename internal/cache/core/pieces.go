@@ -118,9 +118,9 @@ type region struct {
 	from, to uint64
 }
 
-// regionsOf is the memory that pieces cover, in order and without overlap; twice says that some of it was named more than once.
-func regionsOf(pieces []Piece, stride int) (out []region, twice bool) {
-	all := make([]region, 0, len(pieces))
+// regionsOf is the memory that pieces cover, in order and without overlap, in all's memory if it has room; twice says that some of it was named more than once.
+func regionsOf(all []region, pieces []Piece, stride int) (out []region, twice bool) {
+	all = slices.Grow(all[:0], len(pieces))
 	// Of pages that follow each other the first pieces are in order, and the second, and so on: so these are put in the order of their first ones, and then there is
 	// often nothing to sort, which would take as long as copying a tenth of small pages.
 	firsts := make([]int, min(stride, len(pieces)))

@@ -34,7 +34,7 @@ func TestRegions(t *testing.T) {
 		a, b := some(), some()
 		inA, twice := naive(a)
 		inB, _ := naive(b)
-		regions, got := regionsOf(a, 1+r.IntN(3))
+		regions, got := regionsOf(nil, a, 1+r.IntN(3))
 		if got != twice {
 			t.Fatalf("%v: twice %v", a, got)
 		}
@@ -56,7 +56,7 @@ func TestRegions(t *testing.T) {
 		for at := range inA {
 			both = both || inB[at]
 		}
-		other, _ := regionsOf(b, 1+r.IntN(3))
+		other, _ := regionsOf(nil, b, 1+r.IntN(3))
 		if meet(regions, other) != both || meet(other, regions) != both {
 			t.Fatalf("%v and %v meet: %v", a, b, both)
 		}

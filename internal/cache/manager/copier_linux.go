@@ -9,6 +9,7 @@ import (
 
 	"github.com/perigee-llm/perigee/internal/cache/core"
 	"github.com/perigee-llm/perigee/internal/cache/storage/hostpool"
+	"github.com/perigee-llm/perigee/internal/cache/storage/pool"
 )
 
 // copyJob is a copy between slots and an engine's own memory that the core has asked for. It is done in batches of pages, by as
@@ -303,11 +304,12 @@ func (m *Manager) copyRun(j *copyJob, from, to int) (bad int, mismatch bool) {
 		m.mem.RUnlock()
 		m.counts.copiedBytes[lane(j.out)].Add(int64(bytes))
 	}()
+	seen := lookups{m: m, j: j}
 	for i := from; i < to; i++ {
 		if j.slots[i].Bytes == 0 {
 			continue
 		}
-		sum, err := m.copyPage(j, i)
+		sum, err := seen.copyPage(i)
 		switch {
 		case err == nil:
 			bytes += int(j.slots[i].Bytes)
@@ -324,18 +326,47 @@ func (m *Manager) copyRun(j *copyJob, from, to int) (bad int, mismatch bool) {
 	return -1, false
 }
 
+// lookups are what a batch has looked up last: most often all of its pages lie in one arena and one pool. The arenas are held for as long as it is used.
+type lookups struct {
+	m       *Manager
+	j       *copyJob
+	arena   *pool.Arena // nil: none yet
+	arenaID uint32
+	pool    *hostpool.Pool // nil: none yet
+	poolID  uint32
+}
+
+// slotOf is the bytes of a slot.
+func (l *lookups) slotOf(s *core.PlanSlot) ([]byte, error) {
+	if l.arena == nil || l.arenaID != s.Slot.Arena {
+		l.arena, l.arenaID = l.m.mem.arenas[s.Slot.Arena], s.Slot.Arena
+		if l.arena == nil {
+			return nil, errNoArena
+		}
+	}
+	return l.arena.Slot(s.Slot.Index, s.Bytes), nil
+}
+
+func (l *lookups) poolOf(id uint32) *hostpool.Pool {
+	if l.pool == nil || l.poolID != id {
+		l.pool, l.poolID = l.j.pools[id], id
+	}
+	return l.pool
+}
+
 // copyPage copies page i between its slot and where else it lies, and returns the checksum of what was copied: of a page that is changed before or while it is copied out a mismatch is
 // found, and one that is changed behind it has been copied already.
-func (m *Manager) copyPage(j *copyJob, i int) (sum uint64, err error) {
-	slot, err := m.slotOf(&j.slots[i])
+func (l *lookups) copyPage(i int) (sum uint64, err error) {
+	slot, err := l.slotOf(&l.j.slots[i])
 	if err != nil {
 		return 0, err
 	}
-	return j.move(i, slot)
+	return l.move(i, slot)
 }
 
 // move copies between a slot and page i's pieces, and returns the checksum of what was copied.
-func (j *copyJob) move(i int, slot []byte) (sum uint64, err error) {
+func (l *lookups) move(i int, slot []byte) (sum uint64, err error) {
+	j := l.j
 	all := j.pages.Pieces[j.first[i]:j.first[i+1]]
 	for pieces, part := all, slot; len(pieces) > 0 && err == nil; {
 		n, bytes := 0, 0
@@ -343,7 +374,7 @@ func (j *copyJob) move(i int, slot []byte) (sum uint64, err error) {
 			bytes += int(pieces[n].Length)
 		}
 		runs := func(k int) (at uint64, length int) { return pieces[k].Offset, int(pieces[k].Length) }
-		switch pool := j.pools[pieces[0].Pool]; {
+		switch pool := l.poolOf(pieces[0].Pool); {
 		case n == len(all) && j.out:
 			sum, err = pool.Write(part[:bytes], n, runs)
 		case n == len(all):

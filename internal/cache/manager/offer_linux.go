@@ -156,12 +156,3 @@ func (m *Manager) copyEnded(j *copyJob, by *asker) {
 	m.step(done, by)
 	delete(m.mu.copies, j.id)
 }
-
-// slotOf is the bytes of a slot. mem is held.
-func (m *Manager) slotOf(s *core.PlanSlot) ([]byte, error) {
-	a := m.mem.arenas[s.Slot.Arena]
-	if a == nil {
-		return nil, errNoArena
-	}
-	return a.Slot(s.Slot.Index, s.Bytes), nil
-}
