@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/gateway/fleet"
@@ -14,9 +15,9 @@ const (
 	// abortLimit bounds one abort call: the reference's. The engine notices the closed connection anyway; the call only makes
 	// it certain.
 	abortLimit = 5 * time.Second
-	// abortsQueued bounds the aborts that wait: every client of a busy gateway may leave at once. Beyond it they are dropped.
+	// abortsQueued bounds the aborts that wait for one engine: every client of a busy gateway may leave at once. Beyond it they are dropped.
 	abortsQueued = 1024
-	// abortSenders send them: more would help only while engines are slow, and then they need not more work.
+	// abortSenders send them to one engine: more would help only while it is slow, and then it needs not more work.
 	abortSenders = 4
 )
 
@@ -26,39 +27,83 @@ type abort struct {
 	auth   []string
 }
 
-// aborter tells engines to forget requests, apart from the requests' own goroutines, which must not wait for that.
+// aborter tells engines to forget requests, apart from the requests' own goroutines, which must not wait for that, and each engine apart from the others, which must not
+// wait for one that hangs. The senders of an engine are there while it has something to be told; the server's WaitGroup joins them.
 type aborter struct {
-	s     *Server
-	queue chan abort
+	s   *Server
+	ctx context.Context // ends with the server
+
+	mu     sync.Mutex
+	to     map[string]*abortQueue // by the engine's URL: those with senders; guarded by mu
+	closed bool                   // guarded by mu
 }
 
-// start runs the senders until the context ends; the server's WaitGroup joins them.
+// abortQueue is what waits for one engine. It is guarded by the aborter's mu.
+type abortQueue struct {
+	waiting []abort
+	senders int
+}
+
+// start is for the server's beginning. What is not sent when the context ends is dropped.
 func (a *aborter) start(ctx context.Context, s *Server) {
-	a.s, a.queue = s, make(chan abort, abortsQueued)
-	for range abortSenders {
-		s.wg.Go(func() {
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case x := <-a.queue:
-					a.s.Metrics.Aborts.WithLabelValues(a.post(ctx, x)).Inc()
-				}
-			}
-		})
-	}
+	a.s, a.ctx, a.to = s, ctx, map[string]*abortQueue{}
+}
+
+// close has no senders begin any more. It is for before they are joined.
+func (a *aborter) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
 }
 
 // send queues an abort in the name of the client whose Authorization auth is, nil where it is none of the engine's business. It does nothing where the engine has no way to abort, and never blocks.
 func (a *aborter) send(w *fleet.Worker, rid string, auth []string) {
-	if rid == "" {
-		return
-	}
-	select {
-	case a.queue <- abort{worker: w, rid: rid, auth: auth}:
-	default:
+	if rid != "" && !a.queue(abort{worker: w, rid: rid, auth: auth}) {
 		a.s.Metrics.Aborts.WithLabelValues("dropped").Inc()
 	}
+}
+
+// queue tells whether there was room.
+func (a *aborter) queue(x abort) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return false
+	}
+	q := a.to[x.worker.URL]
+	if q == nil {
+		q = new(abortQueue)
+		a.to[x.worker.URL] = q
+	}
+	if len(q.waiting) == abortsQueued {
+		return false
+	}
+	q.waiting = append(q.waiting, x)
+	if q.senders < abortSenders {
+		q.senders++
+		a.s.wg.Go(func() {
+			for x, ok := a.next(q, x.worker.URL); ok; x, ok = a.next(q, x.worker.URL) {
+				a.s.Metrics.Aborts.WithLabelValues(a.post(a.ctx, x)).Inc()
+			}
+		})
+	}
+	return true
+}
+
+// next takes out what has waited longest. False: there is nothing, and the sender ends.
+func (a *aborter) next(q *abortQueue, url string) (x abort, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(q.waiting) == 0 || a.ctx.Err() != nil {
+		if q.senders--; q.senders == 0 {
+			delete(a.to, url)
+		}
+		return abort{}, false
+	}
+	x = q.waiting[0]
+	q.waiting[0] = abort{} // an array that is used up must not keep it
+	q.waiting = q.waiting[1:]
+	return x, true
 }
 
 // post makes the call and returns its result for the metric.

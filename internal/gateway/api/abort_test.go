@@ -2,6 +2,9 @@ package api
 
 import (
 	"context"
+	"io"
+	"net/http"
+	"sync"
 	"testing"
 	"time"
 
@@ -43,6 +46,51 @@ func TestNothingToAbort(t *testing.T) {
 					if got := r.metric(`aborts_total{result="` + result + `"}`); got != "0" && got != "" {
 						t.Errorf("%s aborts were %s", got, result)
 					}
+				}
+			})
+		})
+	}
+}
+
+// TestHungAborts: an engine that hangs keeps no abort of another engine's waiting, however many of its own wait; what is beyond the bound of its queue is dropped, and counted.
+func TestHungAborts(t *testing.T) {
+	for name, c := range map[string]struct {
+		leave   int // clients of the engine that hangs
+		dropped string
+	}{"some": {3 * abortSenders, ""}, "more than may wait": {abortsQueued + abortSenders + 5, "5"}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, rigOptions{Specs: plain(2, fleet.SGLang)}, func(t *testing.T, r *rig) {
+				hung, other := r.engines[0], r.engines[1]
+				hung.deaf.Store(true)
+				for _, e := range r.engines {
+					e.handler = func(w http.ResponseWriter, q *http.Request) { startStream(w); <-q.Context().Done() }
+				}
+				ctx, leave := context.WithCancel(t.Context())
+				defer leave()
+				var all sync.WaitGroup
+				for range c.leave * len(r.engines) { // which take turns
+					resp, err := r.open(ctx, streamed(chatBody))
+					if err != nil {
+						t.Fatal(err)
+					}
+					all.Go(func() { _, _ = io.Copy(io.Discard, resp.Body); _ = resp.Body.Close() })
+				}
+				leave()
+				all.Wait()
+				r.pass(time.Second)
+				if n := len(other.aborts()); n != c.leave {
+					t.Errorf("the other engine has %d aborts of %d", n, c.leave)
+				}
+				if got := r.metric(`aborts_total{result="dropped"}`); got != c.dropped {
+					t.Errorf("%q were dropped, want %q", got, c.dropped)
+				}
+				hung.deaf.Store(false)
+				r.pass(abortLimit)
+				if n, want := len(hung.aborts()), min(c.leave, abortsQueued+abortSenders)-abortSenders; n != want {
+					t.Errorf("the one that hung has %d aborts, want %d", n, want)
+				}
+				if n := len(r.s.aborts.to); n != 0 {
+					t.Errorf("%d queues are left", n)
 				}
 			})
 		})

@@ -84,6 +84,7 @@ type engine struct {
 
 	refuse  atomic.Bool                   // connections are refused
 	drop    atomic.Bool                   // they are neither refused nor taken
+	deaf    atomic.Bool                   // aborts are not answered
 	short   atomic.Bool                   // this side has no descriptor for one
 	handler http.HandlerFunc              // nil: answer okAnswer
 	raw     func(c net.Conn, r *seenCall) // instead of the handler: the request's head and body were read from c
@@ -132,6 +133,10 @@ func (e *engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.URL.Path == "/abort_request" {
+		if e.deaf.Load() {
+			<-r.Context().Done()
+			return
+		}
 		e.mu.Lock()
 		e.mu.aborts = append(e.mu.aborts, r.Header.Get("Authorization")+string(text))
 		e.mu.Unlock()

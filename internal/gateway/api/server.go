@@ -136,6 +136,7 @@ func New(o Options) (*Server, error) {
 // waits for all of them, not for requests.
 func (s *Server) Close() {
 	s.stop()
+	s.aborts.close()
 	s.wg.Wait()
 }
 
