@@ -325,7 +325,8 @@ func (r remote) url(query string) string {
 func (s *Server) startPair() error {
 	switch s.opt.role() {
 	case Prefill:
-		s.side = &side{s: s, addr: s.opt.Pair.Addr}
+		s.side = &side{s: s}
+		s.side.mu.addr = s.opt.Pair.Addr
 		if err := s.side.up(); err != nil {
 			return fmt.Errorf("engine: pairs: %w", err)
 		}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -325,6 +326,34 @@ func TestPairBreaks(t *testing.T) {
 			atRest(t, ps, ds)
 		})
 	}
+}
+
+// TestPairRestartsUnderARequest: a request of before a restart may tell where the pair's port is, while that opens again; for the race detector.
+func TestPairRestartsUnderARequest(t *testing.T) {
+	s, _ := start(t, Options{Pair: &Pair{Role: Prefill}})
+	_, before := s.side.at()
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if _, port := s.side.at(); port != before {
+				t.Errorf("it is at port %d, and was at %d", port, before)
+				return
+			}
+		}
+	})
+	for range 5 {
+		if err := s.SetFault(Fault{Kind: FaultRestart}); err != nil {
+			t.Error(err)
+		}
+	}
+	close(stop)
+	wg.Wait()
 }
 
 // TestPairTimesOut: a room to which only one comes, and KV that nobody takes, after the times of the real engines.

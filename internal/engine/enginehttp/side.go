@@ -20,11 +20,11 @@ import (
 //	POST   /rooms/NAME?engine_id=ID   joins; answered with a handover when the prompt is computed
 //	DELETE /rooms/NAME?taken=true     leaves, with the KV or without
 type side struct {
-	s    *Server
-	addr string // the same after each restart
+	s *Server
 
 	mu struct {
 		sync.Mutex
+		addr string       // the same after each restart
 		http *http.Server // nil while it is down
 		id   string       // of the engine, another after each start
 	}
@@ -52,11 +52,10 @@ func (d *side) up() error {
 	if d.mu.http != nil {
 		return nil
 	}
-	ln, err := d.s.listen(d.addr)
+	ln, err := d.s.listen(d.mu.addr)
 	if err != nil {
 		return err
 	}
-	d.addr = ln.Addr().String()
 	m := http.NewServeMux()
 	m.HandleFunc("POST /rooms/{room}", d.join)
 	m.HandleFunc("DELETE /rooms/{room}", d.leave)
@@ -66,7 +65,7 @@ func (d *side) up() error {
 		m.ServeHTTP(w, r)
 	})
 	x := &http.Server{Handler: h, ReadTimeout: 10 * time.Second, ErrorLog: log.New(io.Discard, "", 0)}
-	d.mu.http, d.mu.id = x, randomID()
+	d.mu.addr, d.mu.http, d.mu.id = ln.Addr().String(), x, randomID()
 	d.wg.Add(1)
 	go func() { defer d.wg.Done(); _ = x.Serve(ln) }() // it ends by Close
 	return nil
@@ -100,10 +99,12 @@ func (d *side) engineID() string {
 	return d.mu.id
 }
 
-// at returns where the port is.
+// at returns where the port is. Requests of before a restart may ask as well.
 func (d *side) at() (host string, port int) {
-	host, text, _ := net.SplitHostPort(d.addr) // empty for a listener without ports
-	port, _ = strconv.Atoi(text)               // then 0
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	host, text, _ := net.SplitHostPort(d.mu.addr) // empty for a listener without ports
+	port, _ = strconv.Atoi(text)                  // then 0
 	return host, port
 }
 
