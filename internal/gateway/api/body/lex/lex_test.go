@@ -22,10 +22,15 @@ func TestStringEnds(t *testing.T) {
 	for c := range 256 {
 		every = append(every, byte(c))
 	}
-	for length := range 60 {
+	for length := range 160 {
 		values := borders
-		if length == 11 {
+		switch {
+		case length == 11:
 			values = every
+		case length >= 93 && length < 135: // nothing new: sixty-four at once, or twice that, and what is left
+			continue
+		case length >= 60:
+			values = []byte("\x1f\"\\\x80")
 		}
 		for at := range length {
 			for _, c := range values {
@@ -34,6 +39,35 @@ func TestStringEnds(t *testing.T) {
 				want := json.Valid(b) && utf8.Valid(b)
 				if got, s := whole(b); got != want {
 					t.Fatalf("%q: %v (fault %d at %d), want %v", b, got, s.Fault, s.At, want)
+				}
+			}
+		}
+	}
+}
+
+// TestEscapesAnywhere puts what ends a plain run at each place of a long string, alone and with another behind it at each distance around a block's.
+func TestEscapesAnywhere(t *testing.T) {
+	specials := []string{`\n`, `\"`, `\\`, `\u00e9`, `\x`, `\`, "\x01", "é", "\xff"}
+	check := func(inside string) {
+		b := []byte(`"` + inside + `"`)
+		got, s := whole(b)
+		var decoded string
+		if want := json.Valid(b) && utf8.Valid(b); got != want {
+			t.Fatalf("%q: %v (fault %d at %d), want %v", b, got, s.Fault, s.At, want)
+		} else if want && (json.Unmarshal(b, &decoded) != nil || len(inside)-s.Shrink != len(decoded)) {
+			t.Fatalf("%q: shrinks by %d, and is %q", b, s.Shrink, decoded)
+		}
+	}
+	plain := strings.Repeat("~", 250)
+	for c := range 256 {
+		check(plain[:90] + "\\" + string([]byte{byte(c)}) + plain)
+	}
+	for at := range 150 {
+		for _, one := range specials {
+			check(plain[:at] + one + plain[:100])
+			for _, other := range []string{`\n`, `\"`, `\\`, `\x`} {
+				for _, far := range []int{0, 1, 61, 62, 63, 64, 65} {
+					check(plain[:at] + one + plain[:far] + other + plain[:100])
 				}
 			}
 		}
