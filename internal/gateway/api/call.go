@@ -98,6 +98,7 @@ type call struct {
 // passed on as it comes: a stream goes on for minutes, and its request may have 32 MiB.
 type asked struct {
 	body  []byte
+	lent  *lent // whose memory the body has; nil: its own
 	facts body.Facts
 	patch body.Patch
 	memo  prefix.Memo // what prefix sources said, through all attempts
@@ -111,7 +112,7 @@ type asked struct {
 
 // reset empties it, and keeps the memory of its lists: whoever sends them has taken them down. What does not point anywhere is left to the next one to overwrite.
 func (a *asked) reset() {
-	a.body, a.facts, a.memo = nil, body.Facts{}, prefix.Memo{}
+	a.body, a.lent, a.facts, a.memo = nil, nil, body.Facts{}, prefix.Memo{}
 	a.patch.Reset()
 	a.attempt.Reset()
 	clear(a.pieces[:cap(a.pieces)])
@@ -128,7 +129,9 @@ func (c *call) forgetQuestion() { c.dropQuestion(0) }
 // dropQuestion lets the question go; n bytes stay held, of an answer.
 func (c *call) dropQuestion(n int64) {
 	if c.asked != nil {
+		m := c.lent
 		c.asked.reset()
+		m.giveBack()
 		questions.Put(c.asked)
 		c.asked = nil
 		c.forgetHead()

@@ -40,6 +40,7 @@ func (c *call) askPlain(l *leg) (*http.Response, error) {
 	c.engineRID, l.rid = c.engineRequestID(l.worker, &c.attempt)
 	c.forwardIDs(l.worker, &c.attempt)
 	c.pieces = c.attempt.Pieces(c.pieces[:0])
+	l.body.lent = c.lent
 	if c.header == nil {
 		c.header = make(http.Header, 8)
 	}

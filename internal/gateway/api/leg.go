@@ -252,6 +252,7 @@ func (l *leg) heard() { l.silent.Store(0) }
 func (l *leg) send(path string, header http.Header, pieces [][]byte, limit time.Duration) (*http.Response, error) {
 	l.sentAt, l.limit, l.url = time.Now(), limit, joinURL(l.worker.URL, path)
 	l.clock, l.body.pieces = time.AfterFunc(limit, l.timedOut), pieces
+	l.body.begin()
 	req := (&http.Request{
 		Method: http.MethodPost, URL: &l.url, Header: l.span.Send(http.MethodPost, path, header, l.sentAt), ContentLength: lengthOf(pieces),
 		Body: &l.body,
@@ -360,7 +361,8 @@ func lengthOf(pieces [][]byte) (n int64) {
 // bodyReader reads a body that is in pieces, which it neither owns nor changes.
 type bodyReader struct {
 	pieces [][]byte
-	off    int // into the first piece
+	off    int   // into the first piece
+	lent   *lent // that they are in; nil: nothing that is used again
 }
 
 func newBodyReader(pieces [][]byte) *bodyReader { return &bodyReader{pieces: pieces} }
@@ -369,6 +371,20 @@ var _ upstream.Pieces = (*bodyReader)(nil)
 
 // Pieces implements upstream.Pieces.
 func (b *bodyReader) Pieces() [][]byte { return b.pieces }
+
+// begin is for before it is sent.
+func (b *bodyReader) begin() {
+	if b.lent != nil {
+		b.lent.readers++
+	}
+}
+
+// Sent implements upstream.Pieces.
+func (b *bodyReader) Sent() {
+	if b.lent != nil {
+		b.lent.readers--
+	}
+}
 
 // Read implements io.Reader, for transports that know no pieces.
 func (b *bodyReader) Read(p []byte) (int, error) {

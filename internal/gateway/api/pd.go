@@ -38,6 +38,7 @@ func (p *prefillResult) ok() bool { return p.failed == nil && p.status < 300 }
 // dispatchPair sends the request to a prefill and a decode engine. Both accounts are taken before anything is sent.
 func (c *call) dispatchPair(sel *bucket.Selection) *failure {
 	p, d := sel.Prefill.Engine, sel.Decode.Engine
+	c.lent = nil // its halves read the body on goroutines of their own, and one may be left behind
 	concurrent := p.Kind == fleet.SGLang && d.Kind == fleet.SGLang
 	if !concurrent && (p.Kind != fleet.VLLM || d.Kind != fleet.VLLM) {
 		c.s.Log.Error("the engines of a pair must be of one family", "prefill", p.ID, "prefill_kind", p.Kind.String(), "decode", d.ID, "decode_kind", d.Kind.String())

@@ -39,7 +39,7 @@ func (c *call) readBody() ([]byte, *Error) {
 	buf, e, err := c.readFirst(in, end)
 	for e == nil && err == nil {
 		if len(buf) == cap(buf) {
-			if buf, e = c.grow(buf, room(int64(len(buf)), declared, limit)); e != nil {
+			if buf, e = c.growBody(buf, room(int64(len(buf)), declared, limit)); e != nil {
 				return nil, e
 			}
 		}
@@ -69,7 +69,7 @@ func (c *call) readFirst(in io.Reader, end time.Time) (buf []byte, e *Error, err
 	case !errors.Is(err, io.EOF):
 		return nil, nil, err
 	}
-	buf, e = c.grow(first[:n], size)
+	buf, e = c.growBody(first[:n], size)
 	return buf, e, err
 }
 
@@ -95,6 +95,31 @@ func (c *call) grow(old []byte, size int64) ([]byte, *Error) {
 	}
 	buf := append(make([]byte, 0, size), old...)
 	c.giveBack(int64(cap(old)))
+	return buf, nil
+}
+
+// growBody is grow for a completion's body, whose memory is lent where its size is usual. What it was in before nobody reads any more.
+func (c *call) growBody(old []byte, size int64) ([]byte, *Error) {
+	if c.asked == nil {
+		return c.grow(old, size)
+	}
+	m := lend(size)
+	if m == nil && c.lent == nil {
+		return c.grow(old, size)
+	}
+	if !c.hold(size) {
+		m.giveBack()
+		return old, errOverloaded
+	}
+	var buf []byte
+	if m != nil {
+		buf = append(m.room[:0:size], old...)
+	} else {
+		buf = append(make([]byte, 0, size), old...)
+	}
+	c.giveBack(int64(cap(old)))
+	c.lent.giveBack()
+	c.lent = m
 	return buf, nil
 }
 

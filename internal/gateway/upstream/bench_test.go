@@ -28,7 +28,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 		rt   http.RoundTripper
 		body func() io.ReadCloser
 	}{
-		{"upstream", ours, func() io.ReadCloser { return pieces{[]byte(text)} }},
+		{"upstream", ours, func() io.ReadCloser { return &pieces{parts: [][]byte{[]byte(text)}} }},
 		{"net/http", theirs, func() io.ReadCloser { return io.NopCloser(strings.NewReader(text)) }},
 	} {
 		b.Run(c.name, func(b *testing.B) {

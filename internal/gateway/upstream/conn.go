@@ -123,11 +123,16 @@ func (c *conn) discard() {
 	c.sent()
 }
 
-// sent gives back what the request was sent with. There is no writer any more.
+// sent gives back what the request was sent with, and says so. There is no writer any more.
 func (c *conn) sent() {
-	if c.out != nil {
-		c.out.done()
-		c.out = nil
+	if c.out == nil {
+		return
+	}
+	of := c.out.of
+	c.out.done()
+	c.out = nil
+	if of != nil {
+		of.Sent()
 	}
 }
 
@@ -162,6 +167,7 @@ var errStale = errors.New("the idle connection has ended")
 func (c *conn) exchange(req *http.Request, pieces [][]byte) (*http.Response, error) {
 	var err error
 	c.out = takeOutgoing(c.in.bare)
+	c.out.of, _ = req.Body.(Pieces)
 	if c.out.head, err = appendHead(c.out.head[:0], req); err != nil {
 		return nil, &Error{Stage: Refused, Err: err}
 	}
@@ -171,6 +177,9 @@ func (c *conn) exchange(req *http.Request, pieces [][]byte) (*http.Response, err
 		err = c.askBare()
 	} else {
 		err = c.write(c.small(pieces))
+	}
+	if errors.Is(err, errStale) {
+		c.out.of = nil // another connection gets it
 	}
 	if c.written == nil {
 		c.sent()

@@ -15,6 +15,7 @@ type outgoing struct {
 	parts [][]byte    // head and body, taken out as they are written
 	rest  net.Buffers // of parts
 	bare  sock.Writer
+	of    Pieces // the body, if it is one that is told
 }
 
 var outgoings = sync.Pool{New: func() any { return new(outgoing) }}
@@ -34,7 +35,7 @@ func takeOutgoing(raw syscall.RawConn) *outgoing {
 // done gives it back. Nobody writes any more.
 func (o *outgoing) done() {
 	o.bare.Of(nil)
-	o.rest = nil
+	o.rest, o.of = nil, nil
 	if cap(o.head) > keptHead || cap(o.parts) > keptParts {
 		return
 	}

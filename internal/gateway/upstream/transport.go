@@ -131,11 +131,14 @@ func (e *Error) Error() string { return e.Err.Error() }
 func (e *Error) Unwrap() error { return e.Err }
 
 // Pieces is a request body that is there as a whole, in pieces. A request whose Body implements it is written with one system
-// call; the pieces must not change until the answer's body is closed.
+// call; the pieces must not change until Sent.
 type Pieces interface {
 	io.ReadCloser
 	// Pieces returns the body; the caller may use the slice of slices up.
 	Pieces() [][]byte
+	// Sent is called once, when nobody reads the pieces any more, by who makes the request or reads or closes its answer: often before there is one, at the
+	// latest when it is closed. Where there was no connection to send them over it is not called.
+	Sent()
 }
 
 var _ http.RoundTripper = (*Transport)(nil)

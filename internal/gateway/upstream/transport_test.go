@@ -21,12 +21,24 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// pieces is a request body in pieces.
-type pieces [][]byte
+// pieces is a request body in pieces. When nobody is to read it any more it becomes another: who still sends it is seen to.
+type pieces struct {
+	parts [][]byte
+	sent  int // times that it was said to be
+}
 
-func (p pieces) Pieces() [][]byte         { return append([][]byte(nil), p...) }
-func (p pieces) Read([]byte) (int, error) { panic("a body in pieces is not read") }
-func (p pieces) Close() error             { return nil }
+func (p *pieces) Pieces() [][]byte         { return append([][]byte(nil), p.parts...) }
+func (p *pieces) Read([]byte) (int, error) { panic("a body in pieces is not read") }
+func (p *pieces) Close() error             { return nil }
+
+func (p *pieces) Sent() {
+	p.sent++
+	for _, part := range p.parts {
+		for i := range part {
+			part[i] = '!'
+		}
+	}
+}
 
 // engine answers one in-memory connection with a script: it reads a request whole, then writes the parts one by one.
 type engine struct {
@@ -76,10 +88,10 @@ func (e *engine) dial(context.Context, string, string) (net.Conn, error) {
 }
 
 func post(ctx context.Context, body ...string) *http.Request {
-	var p pieces
+	p := new(pieces)
 	n := 0
 	for _, b := range body {
-		p = append(p, []byte(b))
+		p.parts = append(p.parts, []byte(b))
 		n += len(b)
 	}
 	req := &http.Request{
@@ -173,9 +185,18 @@ func TestAnswers(t *testing.T) {
 
 var stageNames = map[Stage]string{Dialing: "dialing", Asking: "asking", Answering: "answering", Refused: "refused"}
 
-// ask makes a request and tells how it went.
-func ask(tr *Transport, req *http.Request) string {
+// ask makes a request and tells how it went, and whether the body's sender was told otherwise than once, or though nothing was sent.
+func ask(tr *Transport, req *http.Request) (got string) {
 	resp, err := tr.RoundTrip(req)
+	defer func() {
+		want := 1
+		if e, ok := errors.AsType[*Error](err); ok && e.Stage == Dialing {
+			want = 0
+		}
+		if p, ok := req.Body.(*pieces); ok && p.sent != want {
+			got += fmt.Sprintf(", sent %d times", p.sent)
+		}
+	}()
 	if err != nil {
 		var e *Error
 		if !errors.As(err, &e) {
@@ -542,4 +563,69 @@ func testQuiet(t *testing.T, secure bool) {
 	}
 	tr.Close()
 	srv.Close()
+}
+
+// TestSentIsNotEarly: a body is not said to be sent while an engine that has begun to answer still reads it.
+func TestSentIsNotEarly(t *testing.T) {
+	for _, end := range []struct {
+		name string
+		rest bool // the engine reads all of the body
+		want string
+	}{{"it is read", true, `EOF`}, {"it is given up", false, `the answer's body was closed`}} {
+		t.Run(end.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				near, far := net.Pipe()
+				text := strings.Repeat("body ", 4000) // more than is written without a time-out
+				goOn := make(chan struct{})
+				got := make(chan string, 1)
+				go func() {
+					defer far.Close()
+					br := bufio.NewReaderSize(far, 16)
+					req, err := http.ReadRequest(br)
+					if err != nil {
+						return
+					}
+					_, _ = io.WriteString(far, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n")
+					<-goOn
+					if end.rest {
+						all, _ := io.ReadAll(req.Body)
+						got <- string(all)
+						_, _ = io.WriteString(far, "0\r\n\r\n")
+					}
+					_, _ = br.ReadByte()
+				}()
+				tr := New(Options{Dial: func(context.Context, string, string) (net.Conn, error) { return near, nil }})
+				defer func() {
+					tr.Close()
+					synctest.Wait()
+				}()
+				req := post(t.Context(), text)
+				p := req.Body.(*pieces)
+				resp, err := tr.RoundTrip(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				two := make([]byte, 2)
+				if _, err := io.ReadFull(resp.Body, two); err != nil || p.sent != 0 {
+					t.Fatalf("%v; sent %d times with most of it to come", err, p.sent)
+				}
+				if end.rest {
+					close(goOn)
+					synctest.Wait()
+				} else {
+					_ = resp.Body.Close()
+					close(goOn)
+				}
+				if _, err := resp.Body.Read(two); err == nil || err.Error() != end.want {
+					t.Errorf("it ended with %v, want %s", err, end.want)
+				}
+				if _ = resp.Body.Close(); p.sent != 1 {
+					t.Errorf("sent %d times in the end", p.sent)
+				}
+				if end.rest && <-got != text {
+					t.Error("the engine read another body")
+				}
+			})
+		})
+	}
 }
