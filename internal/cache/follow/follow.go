@@ -26,10 +26,10 @@ type Options struct {
 	Events, Replay, Topic string
 	// Lore is how its events are read.
 	Lore lore.Options
-	// Learned is told of what one batch has taught, which is its own until it returns. The follower's goroutine calls it.
+	// Learned is told of what one batch has taught, in parts if it is much. A part is its own until it returns. The follower's goroutine calls it.
 	Learned func([]lore.Lesson)
-	// Said is told when the connection is there (nil), and why there is none: each once until the other one has come. Nil: nobody is told.
-	Said func(error)
+	// Said is told when the connection is there (nil), and why there is none: each once until the other one has come. had says that there was one before. Nil: nobody is told.
+	Said func(err error, had bool)
 	// Quiet is for how long nothing came before it is asked whether something was missed; 0: a second. It is asked once then.
 	Quiet time.Duration
 }
@@ -92,21 +92,21 @@ func (f *Follower) Counts() Counts {
 
 // Run follows until the context ends.
 func (f *Follower) Run(ctx context.Context) {
-	told := false // of a connection that is not there
+	told, had := false, false // of a connection that is not there; whether there was one
 	dial := func(ctx context.Context) (*zmtp.Conn, error) {
 		return f.dial(ctx, zmtp.Sub, f.opt.Events, zmtp.Options{Topics: []string{f.opt.Topic}})
 	}
 	serve := func(c *zmtp.Conn) error {
-		told = false
+		told, had = false, true
 		f.connected(true)
-		f.say(nil)
+		f.say(nil, true)
 		defer f.connected(false)
 		return f.serve(ctx, c)
 	}
 	down := func(err error) {
 		if !told {
 			told = true
-			f.say(err)
+			f.say(err, had)
 		}
 	}
 	_ = zmtp.Maintain(ctx, zmtp.Backoff{}, dial, serve, down) // its error is the context's
@@ -118,9 +118,9 @@ func (f *Follower) dial(ctx context.Context, typ zmtp.Type, endpoint string, o z
 	return zmtp.Dial(ctx, typ, endpoint, o)
 }
 
-func (f *Follower) say(err error) {
+func (f *Follower) say(err error, had bool) {
 	if f.opt.Said != nil {
-		f.opt.Said(err)
+		f.opt.Said(err, had)
 	}
 }
 
@@ -185,11 +185,18 @@ func (f *Follower) take(seq int64, payload []byte) {
 		if step == wire.Event {
 			out = f.apply(&f.dec.Event, out)
 		}
+		if len(out) >= most {
+			f.opt.Learned(out)
+			out = out[:0]
+		}
 	}
 	if len(out) > 0 {
 		f.opt.Learned(out)
 	}
 }
+
+// most is how many lessons are kept before they are told, but for those of one event: a batch may have a million pages of one token.
+const most = 4096
 
 // part is how many pages are worked out under one lock, some 200 µs: who asks meanwhile may have everybody wait.
 const part = 256

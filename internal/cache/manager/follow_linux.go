@@ -34,7 +34,7 @@ func (m *Manager) follow(by *asker, e *wire.Follow) {
 	o := follow.Options{
 		Events: e.Events, Replay: e.Replay, Topic: e.Topic, Lore: lore.Options{Model: s.model, BlockTokens: int(s.tokens)},
 		Learned: func(l []lore.Lesson) { m.learned(s, l) },
-		Said:    func(err error) { m.followed(s, e.Events, err) },
+		Said:    func(err error, had bool) { m.followed(s, e.Events, err, had) },
 	}
 	for _, a := range e.Adapters {
 		o.Lore.Adapters = append(o.Lore.Adapters, lore.Adapter(a))
@@ -62,12 +62,15 @@ func onThisMachine(endpoint string) bool {
 }
 
 // followed tells of a connection to an engine's events, or that there is none.
-func (m *Manager) followed(s *session, endpoint string, err error) {
-	if err != nil {
+func (m *Manager) followed(s *session, endpoint string, err error, had bool) {
+	switch {
+	case err == nil:
+		m.journal.say(slog.LevelInfo, "an engine's events are followed", "instance", s.instance, "endpoint", endpoint)
+	case had: // most often since the engine ends
+		m.journal.say(slog.LevelInfo, "an engine's events are not followed any more, until it is back", "instance", s.instance, "endpoint", endpoint, "err", err)
+	default:
 		m.journal.say(slog.LevelWarn, "an engine's events cannot be followed: what it stores without tokens stays unnamed meanwhile", "instance", s.instance, "endpoint", endpoint, "err", err)
-		return
 	}
-	m.journal.say(slog.LevelInfo, "an engine's events are followed", "instance", s.instance, "endpoint", endpoint)
 }
 
 // learnRun lessons are told to the core under one lock: some 100 µs.
