@@ -186,7 +186,9 @@ func (c *Conn) HungUp() bool {
 	up := false
 	raw.Control(func(fd uintptr) {
 		p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
-		_, err = unix.Poll(p[:], 0)
+		for err = unix.EINTR; err == unix.EINTR; { // a signal, and the runtime sends many, is no end
+			_, err = unix.Poll(p[:], 0)
+		}
 		up = err == nil && p[0].Revents&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR) == 0
 	})
 	return !up

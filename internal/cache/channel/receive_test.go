@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -152,4 +153,36 @@ func TestDescriptorsThatAreClosed(t *testing.T) {
 	if withFDs([]*os.File{b, a}, nil, func([]int) error { t.Error("a closed one is sent"); return nil }) == nil {
 		t.Error("a closed one is no error")
 	}
+}
+
+// TestHungUpSignals: a signal that comes while it is looked whether a peer has hung up is not taken for his end.
+func TestHungUpSignals(t *testing.T) {
+	ours, theirs := pair(t)
+	c := &Conn{uc: ours}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	thread, over, ended := unix.Gettid(), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-over:
+				return
+			default:
+				unix.Tgkill(os.Getpid(), thread, unix.SIGURG) // as the runtime does
+			}
+		}
+	}()
+	for i := range 100_000 {
+		if c.HungUp() {
+			t.Errorf("at look %d who is there has hung up", i)
+			break
+		}
+	}
+	theirs.Close()
+	if !c.HungUp() {
+		t.Error("who has hung up is there")
+	}
+	close(over)
+	<-ended
 }
