@@ -52,11 +52,7 @@ func (c *cacheCmd) Run(rc *runContext) error {
 	o := cfg.Options()
 	o.Log = rc.log
 	if os.Getenv("GOGC") == "" { // else the operator has decided
-		o.Slots = func(n int) {
-			debug.SetGCPercent(manager.HeapGrowth(n))
-			debug.FreeOSMemory() // the arrays that were too small: the kernel gets them little by little else, and they are as much as all that is needed
-		}
-		o.Slots(0)
+		debug.SetGCPercent(manager.HeapGrowth)
 		o.AtRest = giveBack()
 	}
 	m, err := manager.Start(o)

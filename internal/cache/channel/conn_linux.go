@@ -335,8 +335,8 @@ func (c *Conn) next(in *receiver) (wire.Header, wire.Message, error) {
 	return h, m, wire.DecodeInto(m, payload)
 }
 
-// publishes and seals are messages that were recycled.
-var publishes, seals sync.Pool
+// publishes, seals and queries are messages that were recycled.
+var publishes, seals, queries sync.Pool
 
 func usedOf(k wire.Kind) *sync.Pool {
 	switch k {
@@ -344,6 +344,8 @@ func usedOf(k wire.Kind) *sync.Pool {
 		return &publishes
 	case wire.KindSeal:
 		return &seals
+	case wire.KindQuery:
+		return &queries
 	}
 	return nil
 }

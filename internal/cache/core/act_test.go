@@ -376,7 +376,7 @@ func (s *sim) known(c *client, id LeaseID) *modelLease {
 }
 
 func (s *sim) start(c *client) {
-	e := &Start{Session: c.id, Lease: s.leaseOf(c), Consumer: uint32(s.r.IntN(s.parts))}
+	e := &Start{Session: c.id, Lease: s.leaseOf(c), Consumer: uint32(s.r.IntN(s.parts)), Into: make([]PlanSlot, 0, s.r.IntN(6))}
 	l := s.known(c, e.Lease)
 	class := s.mayStart(l, e.Consumer)
 	if class == NoClass {
@@ -466,11 +466,29 @@ func (s *sim) release(c *client) {
 func (s *sim) event(ev Event) {
 	s.log = append(s.log, s.m.now.String()+" "+eventText(ev))
 	s.answersTo = ev
-	s.answers = s.c.Step(s.m.now, ev, nil)
+	if s.recycles { // whoever got the answers has read them
+		s.c.Recycle()
+	}
+	shown, ours := spoilable(ev)
+	s.answers = s.c.Step(s.m.now, shown, nil)
+	for _, b := range ours {
+		spoil(b)
+	}
 	s.endLeases()
 	for _, a := range s.answers {
 		s.log = append(s.log, "    "+text(a))
 		s.take(ev, a)
+		if v, ok := a.(*Visible); ok {
+			s.shown = append(s.shown, v)
+		}
+	}
+	for _, v := range s.shown {
+		if v.Identity != nil && string(v.Identity) != nameOf(v.Hash) {
+			s.t.Errorf("the identity of %s is %q", nameOf(v.Hash), v.Identity)
+		}
+	}
+	if s.shown = s.shown[max(0, len(s.shown)-8):]; s.recycles {
+		s.shown = nil
 	}
 	if wrong := s.c.Check(); wrong != "" {
 		s.t.Errorf("%s", wrong)
@@ -478,6 +496,22 @@ func (s *sim) event(ev Event) {
 	s.checkUsage()
 	s.checkBudgets()
 	s.checkLine()
+}
+
+// spoilable is the event with records of its own, which are ours when the step has ended.
+func spoilable(ev Event) (Event, [][]byte) {
+	p, ok := ev.(*Publish)
+	if !ok {
+		return ev, nil
+	}
+	own := *p
+	own.Blocks = slices.Clone(p.Blocks)
+	var all [][]byte
+	for i := range own.Blocks {
+		own.Blocks[i].Identity = slices.Clone(own.Blocks[i].Identity)
+		all = append(all, own.Blocks[i].Identity)
+	}
+	return &own, all
 }
 
 // endLeases ends the model's leases that are due, and wants the core to have said so, in the same words and no others.

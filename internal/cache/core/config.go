@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/perigee-llm/perigee/internal/cache/planning"
+	"github.com/perigee-llm/perigee/internal/cache/storage/dram"
 )
 
 // Config is what a Core is made of. The zero value of each field is its default.
@@ -11,7 +12,9 @@ type Config struct {
 	// Epoch is of this start of the daemon: drawn by the shell, never 0.
 	Epoch uint64
 	// Secret spreads blocks over their index, so that no client can choose names that meet there: drawn by the shell, and told nobody.
-	Secret  uint64
+	Secret uint64
+	// Tables is where what is kept of each block lies: nil is Go's heap. The Core never gives all of it back; whoever made it may take it when he lets go of the Core.
+	Tables  dram.Memory
 	Budgets Budgets
 	Limits  Limits
 	// Scopes are the tenants with budgets of their own; one that is not listed has DefaultScope's.

@@ -62,7 +62,7 @@ func (c *Core) restoreInto(e *RestoreInto) {
 	if l == nil {
 		return
 	}
-	slots := c.planOf(l, e.Consumer)
+	slots := c.planOf(l, e.Consumer, nil)
 	n := &copying{
 		id: c.lastCopy + 1, sess: l.sess, out: true, lease: e.Lease, consumer: e.Consumer, total: uint32(len(slots)), pieces: len(e.Pages.Pieces),
 	}

@@ -129,6 +129,7 @@ func New(cfg Config, p dram.Policy) *Core {
 		copies: map[CopyID]*copying{}, memories: map[[2]uint64]bool{}, climbed: map[dram.Page]bool{},
 	}
 	c.books.Seed(cfg.Secret)
+	c.books.LieIn(cfg.Tables)
 	return c
 }
 

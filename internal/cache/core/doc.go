@@ -20,8 +20,7 @@
 //   - Every table is bounded, and its full case is an answer (see Limits). At rest no byte is reserved, leased, pinned or granted.
 //
 // The words for the wire are these types: events are what clients, disks and the shell say, actions what they are told. Slices of an
-// event are read during Step and not kept, except Block.Identity, which belongs to the core until the block's Visible or the publish's
-// end; actions and their slices belong to whoever got them, until he says Recycle if he ever does.
+// event are read during Step and not kept; actions and their slices belong to whoever got them, until he says Recycle if he ever does.
 //
 // The design that we started from has packages query, registry and publish above storage/dram. Here they are one package of
 // small files: a session's end, a lease, a grant and an eviction each touch all of them in one step, and between packages every such step

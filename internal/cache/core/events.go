@@ -59,7 +59,7 @@ type Block struct {
 	Chain chain.Key
 	// ParentChain is that of the block that it continues; zero if it begins a prompt.
 	ParentChain chain.Key
-	// Identity is the record from which Chain was made (tokens, parent, extra keys), opaque here. It comes back with Visible.
+	// Identity is the record from which Chain was made (tokens, parent, extra keys), opaque here. A copy of it comes back with Visible.
 	Identity []byte
 }
 
@@ -159,6 +159,8 @@ type Start struct {
 	Session  SessionID
 	Lease    LeaseID
 	Consumer uint32
+	// Into is memory for the plan's slots, as far as it reaches; it has none yet, or nil.
+	Into []PlanSlot
 }
 
 // Outcome is how something ended.

@@ -103,7 +103,7 @@ func (c *Core) pour(q *query, n *copying, p Pages) {
 	c.lend(q)
 	l := &c.leases[q.lease.Index]
 	l.query = nil // there is none that could be asked for
-	slots := c.planOf(l, 0)
+	slots := c.planOf(l, 0, nil)
 	n.lease, n.total = q.lease, uint32(len(slots))
 	c.startOn(l, 0, ByManager)
 	l.ours = 1

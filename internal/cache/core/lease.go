@@ -1,6 +1,10 @@
 package core
 
-import "github.com/perigee-llm/perigee/internal/cache/storage/dram"
+import (
+	"slices"
+
+	"github.com/perigee-llm/perigee/internal/cache/storage/dram"
+)
 
 // lease keeps the blocks of one answer where they are, for a number of consumers that each copy their part once.
 //
@@ -61,7 +65,7 @@ func (c *Core) start(e *Start) {
 		return
 	}
 	c.startOn(l, e.Consumer, ByEngine)
-	c.do(Plan{e.Session, e.Lease, e.Consumer, c.planOf(l, e.Consumer)})
+	c.do(Plan{e.Session, e.Lease, e.Consumer, c.planOf(l, e.Consumer, e.Into)})
 }
 
 // startOn notes that a consumer starts.
@@ -111,9 +115,9 @@ func (c *Core) spoiled(l *lease) bool {
 	return false
 }
 
-// planOf is what a consumer copies: its part of each block, or all parts if it is the only one.
-func (c *Core) planOf(l *lease, consumer uint32) []PlanSlot {
-	plan := make([]PlanSlot, 0, len(l.pages))
+// planOf is what a consumer copies, in the memory of plan if that is enough: its part of each block, or all parts if it is the only one.
+func (c *Core) planOf(l *lease, consumer uint32, plan []PlanSlot) []PlanSlot {
+	plan = slices.Grow(plan[:0], len(l.pages))
 	for _, p := range l.pages {
 		if l.consumers == 1 {
 			plan = c.slotsOf(plan, p)
@@ -150,20 +154,46 @@ func (c *Core) copied(e *Copied) {
 
 // corrupt drops the block in place bad of a consumer's plan.
 func (c *Core) corrupt(l *lease, bad uint32) {
-	at := int64(bad)
+	if p, _ := c.inPlan(l, bad); p != dram.None && c.books.State(p) == dram.Visible {
+		c.stats.Corrupt++
+		c.drop(p, Corrupted)
+	}
+}
+
+// inPlan is the block in a place of a consumer's plan, and which of its parts if the plan has all of them; None: the plan ends before.
+func (c *Core) inPlan(l *lease, at uint32) (p dram.Page, part int) {
+	left := int64(at)
 	for _, p := range l.pages {
 		n := int64(1)
 		if l.consumers == 1 {
 			n = int64(c.books.Parts(p))
 		}
-		if at -= n; at < 0 {
-			if c.books.State(p) == dram.Visible {
-				c.stats.Corrupt++
-				c.drop(p, Corrupted)
-			}
-			return
+		if left < n {
+			return p, int(left)
 		}
+		left -= n
 	}
+	return dram.None, 0
+}
+
+// Reading is the slot in a place of the plan that a consumer has started on, and has not said the end of. ok is false if there is none: not, or no longer.
+func (c *Core) Reading(id SessionID, ref LeaseID, consumer, at uint32) (slot PlanSlot, ok bool) {
+	s := c.sessions[id]
+	if s == nil || uint64(ref.Index) >= uint64(len(c.leases)) {
+		return PlanSlot{}, false
+	}
+	l := &c.leases[ref.Index]
+	if l.sess != s || l.gen != ref.Gen || consumer >= l.consumers || (l.started&^l.done)>>consumer&1 == 0 {
+		return PlanSlot{}, false
+	}
+	p, part := c.inPlan(l, at)
+	if p == dram.None {
+		return PlanSlot{}, false
+	}
+	if l.consumers > 1 {
+		part = int(consumer)
+	}
+	return c.slotOf(p, part), true
 }
 
 func (c *Core) release(e *Release) {

@@ -8,6 +8,7 @@ type made struct {
 	freed   slab[Freed]
 	granted slab[GrantedBlock]
 	slots   slab[PlanSlot] // of Visible
+	fills   []*fill        // that have ended, with the identities of Visible
 }
 
 // Recycle says that no action of earlier steps, nor a slice of one, is needed any more: what they are made of is used again. A shell that never says so
@@ -18,6 +19,10 @@ func (c *Core) Recycle() {
 	c.made.freed.recycle()
 	c.made.granted.recycle()
 	c.made.slots.recycle()
+	n := min(len(c.made.fills), mostFills-len(c.spareFills))
+	c.spareFills = append(c.spareFills, c.made.fills[:max(0, n)]...)
+	clear(c.made.fills)
+	c.made.fills = c.made.fills[:0]
 }
 
 // slab hands out records in rows.

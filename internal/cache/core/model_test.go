@@ -214,7 +214,7 @@ func (m *model) show(a Visible) {
 			m.fail("%v is visible and may be written", s.Slot)
 		}
 	}
-	m.visible[k] = &modelBlock{a.Slots, m.now, a.Chain}
+	m.visible[k] = &modelBlock{slices.Clone(a.Slots), m.now, a.Chain}
 	delete(m.filling, k)
 }
 

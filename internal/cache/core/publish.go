@@ -182,13 +182,13 @@ func (c *Core) publishBlock(s *session, pub *publish, e *Publish, i, sc int) Gra
 	p = c.books.Begin(n)
 	c.before = p
 	f := c.newFill()
-	f.page, f.sess, f.identity, f.parent = p, s, b.Identity, b.Parent
+	f.page, f.sess, f.identity, f.parent = p, s, append(f.identity, b.Identity...), b.Parent
 	f.at, c.fills = len(c.fills), append(c.fills, f)
 	c.books.SetWord(p, uint32(len(c.fills)))
 	return c.grant(s, pub, p, f, e.Part)
 }
 
-// newFill returns an empty record: one that was used, or of a slab of new ones.
+// newFill returns an empty record, with memory for an identity if it was used, or of a slab of new ones.
 func (c *Core) newFill() *fill {
 	n := len(c.spareFills) - 1
 	if n < 0 {
@@ -203,16 +203,20 @@ func (c *Core) newFill() *fill {
 	return f
 }
 
-// keepFill keeps an ended record for the next.
+// keepFill keeps an ended record for the next, once no action has its identity any more: see Recycle.
 func (c *Core) keepFill(f *fill) {
-	*f = fill{page: dram.None}
-	if len(c.spareFills) < mostFills {
-		c.spareFills = append(c.spareFills, f)
+	identity := f.identity
+	if cap(identity) > mostKept {
+		identity = nil
+	}
+	*f = fill{page: dram.None, identity: identity[:0]}
+	if len(c.made.fills) < mostFills {
+		c.made.fills = append(c.made.fills, f)
 	}
 }
 
-// slabFills are 6 KiB; mostFills are a message and the next, and 100 KiB.
-const slabFills, mostFills = 64, 1024
+// slabFills are 7 KiB; mostFills are a message and the next, and 200 KiB with the identities of usual blocks, of 16 tokens. mostKept is those of blocks of 64.
+const slabFills, mostFills, mostKept = 64, 1024, 320
 
 func (c *Core) grant(s *session, pub *publish, p dram.Page, f *fill, part uint32) GrantedBlock {
 	var at uint32

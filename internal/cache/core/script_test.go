@@ -138,7 +138,7 @@ func (s *coreScript) event(c *script.Command) Event {
 	case "cancel":
 		return &Cancel{sessionArg(c), ticketArg(c)}
 	case "start":
-		return &Start{sessionArg(c), leaseArg(c), uint32(c.Int("consumer", 0))}
+		return &Start{Session: sessionArg(c), Lease: leaseArg(c), Consumer: uint32(c.Int("consumer", 0))}
 	case "copied":
 		return &Copied{sessionArg(c), leaseArg(c), uint32(c.Int("consumer", 0)), outcomeArg(c), uint32(c.Int("bad", 0))}
 	case "release":

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/perigee-llm/perigee/internal/cache/planning"
 	"github.com/perigee-llm/perigee/internal/cache/storage/dram"
@@ -81,6 +82,8 @@ type sim struct {
 	// answersTo is the event that they are for.
 	answersTo Event
 	place     int // the last one of offered memory
+	recycles  bool
+	shown     []*Visible // the last few, which are ours if we recycle nothing
 }
 
 // client is an engine: what it knows, and the words it has not said yet.
@@ -94,6 +97,30 @@ type client struct {
 	slots   []SlotRef // granted to it, ended ones included: it repeats itself
 	leases  []LeaseID
 	offered bool
+}
+
+// spoiling is memory for tables that is spoilt when it is given back.
+type spoiling map[*byte]bool
+
+func (m spoiling) Make(n int) []byte {
+	words := make([]uint64, (n+7)/8)
+	b := unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), n)
+	m[&b[0]] = true
+	return b
+}
+
+func (m spoiling) Free(b []byte) {
+	if !m[&b[0]] {
+		panic("a table was given back twice")
+	}
+	delete(m, &b[0])
+	spoil(b)
+}
+
+func spoil(b []byte) {
+	for i := range b {
+		b[i] = 0xdb
+	}
 }
 
 func newSim(t *testing.T, seed uint64, sum *tally) *sim {
@@ -129,6 +156,8 @@ func newSim(t *testing.T, seed uint64, sum *tally) *sim {
 	if !s.m.lru {
 		p = dram.DefaultPolicy()
 	}
+	s.recycles = s.r.IntN(2) == 0
+	cfg.Tables = spoiling{}
 	s.c = New(cfg, p)
 	return s
 }

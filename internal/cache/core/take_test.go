@@ -204,8 +204,14 @@ func (s *sim) plan(a Plan) {
 				s.t.Errorf("plan %v, and the lease was given for %v", a.Slots, l.slots)
 				return
 			}
+			if now, ok := s.c.Reading(a.Session, a.Lease, a.Consumer, uint32(i)); !ok || now != t {
+				s.t.Errorf("page %d is read from %v (%v), and the plan is %v", i, now, ok, a.Slots)
+			}
 			i++
 		}
+	}
+	if _, more := s.c.Reading(a.Session, a.Lease, a.Consumer, uint32(i)); more {
+		s.t.Errorf("page %d is read, and the plan is %v", i, a.Slots)
 	}
 	if i != len(a.Slots) {
 		s.t.Errorf("plan %v is longer than the lease", a.Slots)

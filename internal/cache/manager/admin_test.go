@@ -385,11 +385,3 @@ func TestFailedStart(t *testing.T) {
 	}
 	m.Close()
 }
-
-func TestHeapGrowth(t *testing.T) {
-	for slots, want := range map[int]int{0: 100, 16384: 49, 100_000: 13, 50_000_000: 5} {
-		if got := HeapGrowth(slots); got != want {
-			t.Errorf("%d slots: %d %%, want %d", slots, got, want)
-		}
-	}
-}

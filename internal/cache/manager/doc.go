@@ -50,9 +50,6 @@ type Options struct {
 	Log *slog.Logger
 	// Observe is told every Visible and Removed, in order, under the lock: it must not block, and they are good until it returns. nil: nobody is.
 	Observe func(at time.Duration, a core.Action)
-	// Slots is told how many slots all arenas have, when an instance has registered, one call at a time: what the process takes for itself goes
-	// with it. nil: nobody is.
-	Slots func(n int)
 	// AtRest is called when clients have said nothing for half a second, once until they do again, and not more often than every ten seconds. What they
 	// say waits for nothing that it does.
 	AtRest func()

@@ -142,9 +142,9 @@ func (m *Manager) publish(by *asker, e *wire.Publish) {
 		// Whoever does not keep names may know its blocks by the engine's hashes alone.
 		e.ParentChain = m.parentOf(by.s, e.Blocks[0].Group, e.Blocks[0].Parent)
 	}
-	blocks := blockLists.Get().(*[]core.Block)
-	*blocks = nameBlocks((*blocks)[:0], e, by.s.model, int(by.s.tokens))
-	ev := &core.Publish{Session: by.s.id, Part: e.Part, Scope: e.Scope, Blocks: *blocks}
+	list := namedLists.Get().(*namedBlocks)
+	list.name(e, by.s.model, int(by.s.tokens))
+	ev := &core.Publish{Session: by.s.id, Part: e.Part, Scope: e.Scope, Blocks: list.blocks}
 	for i := range ev.Blocks {
 		if ev.Blocks[i].Group == 0 {
 			by.chain = ev.Blocks[i].Chain
@@ -155,17 +155,15 @@ func (m *Manager) publish(by *asker, e *wire.Publish) {
 		ev.Op = by.s.lastPub
 		m.step(ev, by)
 	})
-	if clear(*blocks); cap(*blocks) <= mostNamed {
-		blockLists.Put(blocks)
+	if list.empty() {
+		namedLists.Put(list)
 	}
 	by.msg = nil
 	channel.Recycle(e)
 }
 
-// blockLists are memory for the core's blocks of a Publish, each for a step. Longer ones than mostNamed are not kept.
-var blockLists = sync.Pool{New: func() any { return new([]core.Block) }}
-
-const mostNamed = 1024
+// namedLists are memory for the core's blocks of a Publish, each for a step.
+var namedLists = sync.Pool{New: func() any { return new(namedBlocks) }}
 
 // seal makes the checksums, without the lock, and then tells the core.
 func (m *Manager) seal(by *asker, e *wire.Seal) {
@@ -225,6 +223,7 @@ func (m *Manager) query(by *asker, e *wire.Query) {
 		m.mu.story.asked(m.now(), by.s, e)
 		m.step(ev, by)
 	})
+	channel.Recycle(e)
 }
 
 // micros is a duration; one that is beyond all sense is an hour, which the core cuts.
@@ -232,11 +231,27 @@ func micros(n uint64) time.Duration { return time.Duration(min(n, 3_600_000_000)
 
 // restore starts a consumer's restore, and names the pages as they are verified.
 func (m *Manager) restore(by *asker, e *wire.Start) {
+	slots := plans.Get().(*[]core.PlanSlot)
 	m.locked(func() {
-		m.step(&core.Start{Session: by.s.id, Lease: e.Lease, Consumer: e.Consumer}, by)
+		m.step(&core.Start{Session: by.s.id, Lease: e.Lease, Consumer: e.Consumer, Into: *slots}, by)
 	})
 	if by.plan != nil {
 		m.namePages(by, by.plan)
+	}
+	keepPlan(slots, by)
+}
+
+// plans are memory for the slots of plans, each for as long as one is sent. Longer ones than mostPlanned are not kept.
+var plans = sync.Pool{New: func() any { return new([]core.PlanSlot) }}
+
+const mostPlanned = 1024
+
+func keepPlan(slots *[]core.PlanSlot, by *asker) {
+	if by.plan != nil {
+		*slots, by.plan = by.plan.Slots[:0], nil
+	}
+	if cap(*slots) <= mostPlanned {
+		plans.Put(slots)
 	}
 }
 
@@ -316,7 +331,6 @@ func (m *Manager) copied(by *asker, e *wire.Copied) {
 				// what is everybody's by saying so.
 				ev.Outcome = core.Failed
 			}
-			delete(r.taken, e.Consumer)
 			if _, again := r.by[e.Consumer]; !again && e.Consumer < core.MaxParts { // who is no consumer is refused below
 				r.by[e.Consumer] = *by
 			}

@@ -52,6 +52,7 @@ type Manager struct {
 type books struct {
 	sync.Mutex // before channel's locks
 	core       *core.Core
+	tables     tables // the core's
 	acts       []core.Action
 	depth      int // of steps in steps
 	sessions   map[uint32]*session
@@ -113,6 +114,7 @@ func Start(o Options) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{opt: o, epoch: o.Core.Epoch, start: time.Now(), pool: p, tick: make(chan struct{}, 1), quiet: newQuiet(o.AtRest)}
+	o.Core.Tables = &m.mu.tables
 	m.mu.core = core.New(o.Core, nil)
 	m.mu.sessions, m.mu.tokens = map[uint32]*session{}, map[[16]byte]*session{}
 	m.mu.pools, m.mu.copies = map[poolKey]*hostpool.Pool{}, map[core.CopyID]*copyJob{}
@@ -203,6 +205,8 @@ func (m *Manager) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mu.closed = true
+	m.mu.core = core.New(core.Config{Epoch: m.epoch}, nil) // who still asks is told of a Manager that has nothing
+	m.mu.tables.close()
 	clear(m.mem.arenas)
 	m.pool.Close()
 	return err

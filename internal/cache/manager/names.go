@@ -73,19 +73,24 @@ func (n *namer) name(b *wire.Block, before []core.Block) (parent, name chain.Key
 	return parent, name
 }
 
-// nameBlocks appends the core's blocks to out. model and tokens are the session's: its model's id and the tokens of a block.
-func nameBlocks(out []core.Block, e *wire.Publish, model string, tokens int) []core.Block {
+// namedBlocks is the core's blocks of a Publish, and the memory that their records lie in.
+type namedBlocks struct {
+	blocks  []core.Block
+	records []byte
+}
+
+// name makes them. model and tokens are the session's: its model's id and the tokens of a block.
+func (to *namedBlocks) name(e *wire.Publish, model string, tokens int) {
 	if e.Root.Model != "" {
 		model = e.Root.Model
 	}
 	n := namer{parent: e.ParentChain}
 	n.root = chain.Root{Model: model, BlockSize: tokens, LoRA: e.Root.LoRA, Salt: e.Root.Salt}.Key()
-	out = slices.Grow(out, len(e.Blocks))
-	size := 0
+	out, size := slices.Grow(to.blocks[:0], len(e.Blocks)), 0
 	for i := range e.Blocks {
 		size += recordHead + 4*len(e.Blocks[i].Tokens) + len(e.Blocks[i].Extra)
 	}
-	records := make([]byte, 0, size) // one allocation for all; it goes when the last block is visible
+	records := slices.Grow(to.records[:0], size) // it does not move while blocks refer to it
 	for i := range e.Blocks {
 		b := &e.Blocks[i]
 		if len(b.Tokens) != 0 && len(b.Tokens) != tokens {
@@ -100,7 +105,17 @@ func nameBlocks(out []core.Block, e *wire.Publish, model string, tokens int) []c
 		}
 		out = append(out, block)
 	}
-	return out
+	to.blocks, to.records = out, records
+}
+
+// mostNamed and mostRecords bound what is kept: blocks, and bytes.
+const mostNamed, mostRecords = 1024, 256 << 10
+
+// empty forgets the blocks, and says whether the memory is worth keeping.
+func (to *namedBlocks) empty() bool {
+	clear(to.blocks)
+	to.blocks, to.records = to.blocks[:0], to.records[:0]
+	return cap(to.blocks) <= mostNamed && cap(to.records) <= mostRecords
 }
 
 // recordParent is the name of what a block follows.

@@ -31,7 +31,9 @@ func TestNames(t *testing.T) {
 	msg.ParentChain = up
 	g1 := up.Next(toks(2), nil)
 	want := []chain.Key{a, b, c, d, {}, {}, {}, g1, g1.Next(toks(1), nil)}
-	for i, got := range nameBlocks(nil, msg, "m", 4) {
+	var list namedBlocks
+	list.name(msg, "m", 4)
+	for i, got := range list.blocks {
 		if got.Chain != want[i] {
 			t.Errorf("block %d: %v, want %v", i, got.Chain, want[i])
 		}

@@ -134,16 +134,13 @@ func (m *Manager) admit(c *channel.Conn, msg *wire.Register) (*session, []*os.Fi
 		for _, a := range m.undo(s) {
 			a.Close()
 		}
-		m.tellSlots()
 		m.journal.say(slog.LevelError, "no memory for an arena", "instance", s.instance, "err", err)
 		return nil, nil, refusal{wire.NoPool, err.Error()}
 	}
 	if c.HungUp() {
 		m.forsake(s)
-		m.tellSlots()
 		return nil, nil, refusal{wire.Overdue, "who asked has hung up meanwhile"}
 	}
-	m.tellSlots()
 	if plan.Full() {
 		m.journal.say(slog.LevelWarn, "an arena has as many slots as one may have: what is left of the instance's part of the pool stays unused", "instance", s.instance, "slots", layout.MaxSlots, "bytes", plan.Bytes(), "part", share)
 	}

@@ -87,8 +87,8 @@ type publishing struct {
 type restoring struct {
 	by      map[uint32]asker  // by consumer
 	spoiled map[uint32]uint32 // consumer to the bad place
-	// taken is the plans of consumers that compare checksums themselves; nil without any.
-	taken map[uint32][]core.PlanSlot
+	// taking is which consumers compare checksums themselves, and have not told of a page that does not match: a bit for each.
+	taking uint64
 	// began and tokens are for its price; 0 tokens: it has none.
 	began  core.Time
 	tokens int

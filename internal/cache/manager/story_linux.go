@@ -20,7 +20,7 @@ type story struct {
 
 const (
 	storyQueries = 1024 // some minutes of a busy host
-	storyEnds    = 8192 // evictions come in the hundreds a second: 24 bytes each
+	storyEnds    = 8192 // evictions come in the hundreds a second: 16 bytes each
 )
 
 // asked is a query and its answer.
@@ -61,10 +61,15 @@ const storyNames = 64
 
 // ended is why a block is not there. It has no pointer, so that the collector need not look at thousands of them.
 type ended struct {
-	at  time.Duration
 	key uint64 // of its name: see endKey
-	why uint8  // place in endWords
+	how uint64 // place in endWords, 8 bits, and above them when, in microseconds
 }
+
+func endOf(now time.Duration, h *core.Hash, why uint8) ended {
+	return ended{endKey(h), uint64(now/time.Microsecond)<<8 | uint64(why)}
+}
+
+func (e *ended) at() time.Duration { return time.Duration(e.how>>8) * time.Microsecond }
 
 // endWords tell of core.Reason, and of noRoomEnd.
 var endWords = [...]string{
@@ -160,12 +165,12 @@ func (s *story) requests(id, instance string, most int, tell func(*asked)) {
 // saw takes down that a block came or went.
 func (s *story) saw(now time.Duration, a core.Action) {
 	if r, ok := a.(*core.Removed); ok {
-		s.ends.add(ended{now, endKey(&r.Hash), uint8(r.Reason)}, storyEnds)
+		s.ends.add(endOf(now, &r.Hash, uint8(r.Reason)), storyEnds)
 	}
 }
 
 func (s *story) noRoom(now time.Duration, h core.Hash) {
-	s.ends.add(ended{now, endKey(&h), uint8(noRoomEnd)}, storyEnds)
+	s.ends.add(endOf(now, &h, uint8(noRoomEnd)), storyEnds)
 }
 
 // explain tells the last that is remembered of a block.
@@ -178,6 +183,6 @@ func (s *story) explain(now time.Duration, h core.Hash) Explanation {
 			"its end is forgotten; or published under another identity"
 		return x
 	}
-	x.Why, x.SecondsAgo = endWords[e.why], (now - e.at).Seconds()
+	x.Why, x.SecondsAgo = endWords[uint8(e.how)], (now - e.at()).Seconds()
 	return x
 }

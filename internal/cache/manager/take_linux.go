@@ -11,15 +11,14 @@ import (
 
 // takePages starts a consumer's restore and names all its pages at once.
 func (m *Manager) takePages(by *asker, e *wire.Take) {
+	slots := plans.Get().(*[]core.PlanSlot)
 	m.locked(func() {
-		m.step(&core.Start{Session: by.s.id, Lease: e.Lease, Consumer: e.Consumer}, by)
+		m.step(&core.Start{Session: by.s.id, Lease: e.Lease, Consumer: e.Consumer, Into: *slots}, by)
 		if r := by.s.restores[e.Lease]; by.plan != nil && r != nil {
-			if r.taken == nil {
-				r.taken = map[uint32][]core.PlanSlot{}
-			}
-			r.taken[e.Consumer] = by.plan.Slots
+			r.taking |= 1 << e.Consumer
 		}
 	})
+	defer keepPlan(slots, by)
 	if by.plan == nil {
 		return
 	}
@@ -40,14 +39,15 @@ const firstPlan, maxPlan = 64, 1024
 // lookAgain verifies the page that a taking consumer says does not match. It is still held, since the consumer has not ended. If it is
 // spoiled that is noted, and the page goes.
 func (m *Manager) lookAgain(by *asker, e *wire.Copied) {
-	var page *core.PlanSlot
+	var page core.PlanSlot
+	look := false
 	m.locked(func() {
-		if r := by.s.restores[e.Lease]; r != nil && uint64(e.Bad) < uint64(len(r.taken[e.Consumer])) {
-			page = &r.taken[e.Consumer][e.Bad]
-			delete(r.taken, e.Consumer) // one look a restore
+		if r := by.s.restores[e.Lease]; r != nil && r.taking>>e.Consumer&1 == 1 {
+			page, look = m.mu.core.Reading(by.s.id, e.Lease, e.Consumer, e.Bad)
+			r.taking &^= 1 << e.Consumer // one look a restore
 		}
 	})
-	if page != nil && !m.verify(page) {
+	if look && !m.verify(&page) {
 		m.spoiled(by, e.Lease, e.Consumer, e.Bad, page.Slot)
 	}
 }

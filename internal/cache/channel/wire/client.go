@@ -114,6 +114,8 @@ type Query struct {
 	// Demand has PageTokens 0 where there is none: that is for modes other than Exact.
 	Demand state.RecoveryDemand
 	Wants  []core.Want
+
+	spare []core.Hash // memory for those of the first of Wants
 }
 
 // Poll asks again for the answer to a query.

@@ -207,7 +207,7 @@ func (r *reader) hashes(v *[]core.Hash, most int) {
 		return
 	}
 	b := r.take(32 * n)
-	*v = make([]core.Hash, n)
+	*v = sized(*v, n)
 	copy(flat(*v), b)
 }
 

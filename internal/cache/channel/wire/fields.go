@@ -69,6 +69,9 @@ func (m *Query) fields(c coder) {
 	})
 	list(c, &m.Wants, maxGroups, 8, func(c coder, w *core.Want) {
 		c.u32(&w.Group)
+		if w.Hashes == nil {
+			w.Hashes, m.spare = m.spare, nil
+		}
 		c.hashes(&w.Hashes, MaxBlocks)
 	})
 }

@@ -1,6 +1,6 @@
 package wire
 
-// Publishes and seals have hundreds of elements, and what a message leaves behind for the collector is as much as all else that a Manager does for
+// Publishes, seals and queries have hundreds of elements, and what a message leaves behind for the collector is as much as all else that a Manager does for
 // a small page; so their memory may be used again.
 
 // mostRecycled bounds the blocks whose memory is kept: a piece of a long run, and 200 KiB. Longer ones are rare.
@@ -16,6 +16,12 @@ func Recycle(m Message) (ok bool) {
 		}
 		clear(m.Blocks) // what they refer to
 		*m = Publish{Blocks: m.Blocks[:0], words: m.words[:0]}
+		return true
+	case *Query:
+		if len(m.Wants) == 0 || cap(m.Wants[0].Hashes) > mostRecycled {
+			return false
+		}
+		*m = Query{spare: m.Wants[0].Hashes[:0]}
 		return true
 	case *Seal:
 		if cap(m.Slots) > mostRecycled {

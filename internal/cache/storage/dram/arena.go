@@ -3,6 +3,7 @@ package dram
 // arena is a row of slots of one size.
 type arena struct {
 	slotBytes uint32
+	space     uint32 // of all its blocks, while there are some
 	slots     []slot
 	gen       uint32 // from which the slots' go on
 	fresh     int32  // the first slot that was never used, whose record is zero, as those behind it
@@ -94,7 +95,7 @@ type Slot struct {
 // is moved later, a part at a time: see index.
 func (s *Store) AddArena(n, slotBytes, gen uint32) int {
 	mustBe(uint64(s.slotTotal)+uint64(n) <= MaxSlots, "there are too many slots")
-	a := &arena{slotBytes: slotBytes, slots: make([]slot, n), gen: gen, free: -1, freeCount: int(n)}
+	a := &arena{slotBytes: slotBytes, slots: newTable[slot](s.memory, int(n)), gen: gen, free: -1, freeCount: int(n)}
 	s.slotTotal += int(n)
 	s.index.grow(s.slotTotal)
 	s.growPages(s.slotTotal)

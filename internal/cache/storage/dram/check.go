@@ -9,12 +9,12 @@ import (
 func (s *Store) Check() string {
 	c := checker{s: s, children: make([]int32, s.fresh), sums: make([]sums, len(s.arenas)), elsewhere: map[Page]int32{}, resident: make([]int64, len(s.scopes))}
 	for p := range s.fresh {
-		if s.at(p).state != free {
+		if s.at(p).state() != free {
 			c.page(p)
 		}
 	}
 	for p := range s.fresh {
-		if g := s.at(p); g.state == Visible || g.state == Filling {
+		if g := s.at(p); g.state() == Visible || g.state() == Filling {
 			c.want(max(g.below, 0) == c.children[p], p, "counts other children than it has")
 		}
 	}
@@ -57,7 +57,7 @@ func (c *checker) page(p Page) {
 		t := &a.slots[i]
 		parts++
 		c.want(t.state() != SlotFree && a.pageOf(i) == p, p, "a slot is not its own")
-		c.want(g.state != Visible || t.state() == SlotSealed, p, "visible with an unsealed slot")
+		c.want(g.state() != Visible || t.state() == SlotSealed, p, "visible with an unsealed slot")
 	}
 	c.want(parts == int(g.parts), p, "has another number of slots")
 	c.resident[s.ScopeOf(p)] += s.Bytes(p)
@@ -65,27 +65,27 @@ func (c *checker) page(p Page) {
 	if g.holds > 0 {
 		sums.held += int(g.parts)
 	}
-	if g.state == Visible {
+	if g.state() == Visible {
 		sums.shown += int(g.parts)
 	} else {
 		sums.unseen++
 	}
-	if q := s.parentOf(p); q != None && g.state != Doomed {
+	if q := s.parentOf(p); q != None && g.state() != Doomed {
 		if o := s.at(q); o.arena == g.arena && o.lane == g.lane {
 			c.children[q]++
 		} else {
 			c.elsewhere[q]++
 		}
 	}
-	if g.state == Doomed {
+	if g.state() == Doomed {
 		c.want(!g.leaf(), p, "doomed and among the leaves")
 		return
 	}
 	q, ok := s.Find(s.key(p))
 	c.want(ok && q == p, p, "cannot be found")
 	c.found++
-	may := g.state == Visible && g.holds == 0 && g.below <= 0
-	if g.state == Visible {
+	may := g.state() == Visible && g.holds == 0 && g.below <= 0
+	if g.state() == Visible {
 		c.visible++
 	}
 	c.want(may == g.leaf(), p, "is wrongly among the leaves, or not")

@@ -3,7 +3,7 @@ package dram
 import "math"
 
 // ghosts remember the scores of blocks that have gone, so that one which comes back is not a stranger. It is a table without
-// probing: a newer ghost takes the place of the one with the lowest score of five. Losing one costs a little of the order's quality,
+// probing: a newer ghost takes the place of the one with the lowest score of seven. Losing one costs a little of the order's quality,
 // nothing else.
 type ghosts struct {
 	sets []ghostSet
@@ -11,20 +11,22 @@ type ghosts struct {
 	// older are those of before the pool became larger, made that many: they are looked at until as many were made since.
 	older     []ghostSet
 	olderMade int
+	memory    Memory
 }
 
 // ghostSet is 32 bytes, so that it lies in one line of a cache.
 type ghostSet struct {
-	ways [ghostWays]ghost
-	_    uint16
+	highest float32 // score that one of them has, or had
+	ways    [ghostWays]ghost
 }
 
-const ghostWays = 5
+const ghostWays = 7
 
-// ghost is 6 bytes, in words of two so that no room is left between them.
+// ghost is 4 bytes. How far its score lies below the set's highest is known to a thousandth, and to another one each time that there is a higher one: with most policies that is
+// when another ghost takes a place in the set, and of those it outlives six.
 type ghost struct {
-	tagged uint16    // 3 bits of uses, saturating, of which 0 is an empty place; above them 13 bits of a tag
-	score  [2]uint16 // the halves of a float32
+	tagged uint16 // 3 bits of uses, saturating, of which 0 is an empty place; above them 13 bits of a tag
+	below  uint16 // a float of 6 bits of exponent, of which the lowest is 2^-20, and 10 of the fraction
 }
 
 const ghostUses = 7
@@ -33,11 +35,23 @@ func (g *ghost) is(d uint64) bool { return (g.tagged^uint16(d))&^ghostUses == 0 
 
 func (g *ghost) uses() uint8 { return uint8(g.tagged & ghostUses) }
 
-func (g *ghost) scored() float32 {
-	return math.Float32frombits(uint32(g.score[0]) | uint32(g.score[1])<<16)
+// The bits of a ghost's float are 16 of a float32's, from its lowest exponent on.
+const lowestBelow, belowShift = (127 - 20) << 23, 23 - 10
+
+// shorten is a float of 0 or more in 16 bits.
+func shorten(f float32) uint16 {
+	return uint16(min(max(int64(math.Float32bits(f))-lowestBelow, 0)>>belowShift, math.MaxUint16))
 }
 
-// minGhosts is 410 KiB, and all that a small pool's traffic has for hours: with as many ghosts as blocks, Learned forgets at 3,000
+// lengthen is the middle of those that are shortened so.
+func lengthen(n uint16) float32 {
+	if n == 0 {
+		return 0
+	}
+	return math.Float32frombits(lowestBelow + uint32(n)<<belowShift + 1<<(belowShift-1))
+}
+
+// minGhosts is 290 KiB, and all that a small pool's traffic has for hours: with as many ghosts as blocks, Learned forgets at 3,000
 // blocks what it would have to learn from.
 const minGhosts = 65536
 
@@ -48,10 +62,12 @@ func (g *ghosts) grow(blocks int) {
 	if n <= len(g.sets) {
 		return
 	}
+	rest := g.sets
 	if made := min(g.made, len(g.sets)*ghostWays); made > g.olderMade {
-		g.older, g.olderMade = g.sets, made
+		g.older, rest, g.olderMade = g.sets, g.older, made
 	}
-	g.sets, g.made = make([]ghostSet, n), 0
+	freeTable(g.memory, rest)
+	g.sets, g.made = newTable[ghostSet](g.memory, n), 0
 }
 
 func (g *ghosts) set(d uint64) *ghostSet { return setOf(g.sets, d) }
@@ -62,20 +78,40 @@ func setOf(sets []ghostSet, d uint64) *ghostSet {
 
 func (g *ghosts) remember(d uint64, score float32, uses uint8) {
 	if g.made++; g.made == g.olderMade {
+		freeTable(g.memory, g.older)
 		g.older, g.olderMade = nil, 0
 	}
-	set := g.set(d)
+	g.set(d).remember(d, score, uses)
+}
+
+func (s *ghostSet) remember(d uint64, score float32, uses uint8) {
+	s.raise(score)
 	at := 0
-	for i := range set.ways {
-		if e := &set.ways[i]; e.uses() == 0 || e.is(d) {
+	for i := range s.ways {
+		if e := &s.ways[i]; e.uses() == 0 || e.is(d) {
 			at = i
 			break
-		} else if e.scored() < set.ways[at].scored() {
+		} else if e.below > s.ways[at].below {
 			at = i
 		}
 	}
-	bits := math.Float32bits(score)
-	set.ways[at] = ghost{uint16(d)&^ghostUses | uint16(min(uses, ghostUses)), [2]uint16{uint16(bits), uint16(bits >> 16)}}
+	s.ways[at] = ghost{uint16(d)&^ghostUses | uint16(min(uses, ghostUses)), shorten(s.highest - score)}
+}
+
+// raise makes room for a score.
+func (s *ghostSet) raise(score float32) {
+	by, none := score-s.highest, true
+	for i := range s.ways {
+		if e := &s.ways[i]; e.uses() > 0 {
+			if none = false; by <= 0 {
+				return
+			}
+			e.below = shorten(lengthen(e.below) + by)
+		}
+	}
+	if none || by > 0 {
+		s.highest = score
+	}
 }
 
 func (g *ghosts) recall(d uint64) (score float32, uses uint8, ok bool) {
@@ -89,7 +125,7 @@ func (g *ghosts) recall(d uint64) (score float32, uses uint8, ok bool) {
 func (s *ghostSet) recall(d uint64) (score float32, uses uint8, ok bool) {
 	for i := range s.ways {
 		if e := &s.ways[i]; e.uses() > 0 && e.is(d) {
-			score, uses = e.scored(), e.uses()
+			score, uses = s.highest-lengthen(e.below), e.uses()
 			*e = ghost{}
 			return score, uses, true
 		}

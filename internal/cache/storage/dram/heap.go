@@ -33,10 +33,7 @@ func (a leaf) before(b leaf) bool {
 
 // heapOf is the block's heap in its lane.
 func (s *Store) heapOf(l *lane, p Page) *[]leaf {
-	at, g := 0, s.at(p)
-	if g.residency != Reclaimable {
-		at = 1 + int(g.class)
-	}
+	at := s.at(p).heap()
 	if len(s.elsewhere) > 0 && s.elsewhere[p] > 0 {
 		at += len(l.heaps) / 2
 	}

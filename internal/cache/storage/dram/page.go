@@ -43,20 +43,17 @@ const (
 	Retained
 )
 
-// page is one block's record: 88 bytes. Whose block it is, its lane says.
+// page is one block's record: 84 bytes. Whose block it is, its lane says, and of which namespace, its arena.
 type page struct {
 	hash Hash
 
 	arena uint16 // place in Store.arenas
 	lane  uint16 // place in arena.lanes
-	space uint16
 
-	group     uint8
-	parts     uint8
-	uses      uint8 // saturating
-	class     uint8 // of Policy
-	state     State
-	residency Residency
+	group uint8
+	parts uint8
+	uses  uint8 // saturating
+	kind  uint8 // two bits of its State, above them its heap in its lane
 
 	word   uint32 // of a Filling block its owner's number; else the bits of its score, a float32 of Policy's
 	first  int32  // its first slot; the others follow by their links, in the order of the parts
@@ -70,8 +67,19 @@ type page struct {
 	// none: its below is ^i then, for its place i in its heap.
 	below int32
 
-	chain chain.Key // last: what is looked at for a query lies together
+	chain [chain.Size]byte // last: what is looked at for a query lies together
 }
+
+func (g *page) state() State { return State(g.kind & 3) }
+
+// turn changes the block's state.
+func (g *page) turn(to State) { g.kind = g.kind&^3 | uint8(to) }
+
+// heap is where in its lane's order the block is among those that may go: see lane.
+func (g *page) heap() int { return int(g.kind >> 2) }
+
+// mostClasses is how many classes a policy may have.
+const mostClasses = 1<<6 - 2
 
 // Bounds of a Store, for whoever adds arenas: how many slots and arenas there can be, and the largest number of a block's group.
 const (
@@ -90,7 +98,7 @@ func (s *Store) at(p Page) *page { return &s.pages[p>>pagesBits][p&(1<<pagesBits
 
 func (s *Store) key(p Page) Key {
 	g := s.at(p)
-	return Key{uint32(g.space), uint32(g.group), g.hash}
+	return Key{s.spaceOf(g), uint32(g.group), g.hash}
 }
 
 // Find returns the block with the key, Filling or Visible.
@@ -106,7 +114,7 @@ func (s *Store) Find(k Key) (Page, bool) {
 func (s *Store) FindNear(guess Page, k Key) (Page, bool) {
 	if uint(guess) < uint(s.fresh) {
 		g := s.at(guess)
-		if (g.state == Filling || g.state == Visible) && g.hash == k.Hash && uint32(g.space) == k.Space && uint32(g.group) == k.Group {
+		if (g.state() == Filling || g.state() == Visible) && s.named(g, &k) {
 			return guess, true
 		}
 	}
@@ -117,9 +125,17 @@ func (s *Store) FindNear(guess Page, k Key) (Page, bool) {
 func (s *Store) place(k *Key) (*table, int) {
 	return s.index.find(tagOf(s.digest(k)), func(p Page) bool {
 		g := s.at(p)
-		return g.hash == k.Hash && uint32(g.space) == k.Space && uint32(g.group) == k.Group
+		return s.named(g, k)
 	})
 }
+
+// named says that the block has the key.
+func (s *Store) named(g *page, k *Key) bool {
+	return g.hash == k.Hash && uint32(g.group) == k.Group && s.spaceOf(g) == k.Space
+}
+
+// spaceOf is the space in the block's key.
+func (s *Store) spaceOf(g *page) uint32 { return s.arenas[g.arena].space }
 
 // Key is the block's name.
 func (s *Store) Key(p Page) Key { return s.key(p) }
@@ -127,20 +143,20 @@ func (s *Store) Key(p Page) Key { return s.key(p) }
 // PlaceOf is the space and the group in the block's key.
 func (s *Store) PlaceOf(p Page) (space, group uint32) {
 	g := s.at(p)
-	return uint32(g.space), uint32(g.group)
+	return s.spaceOf(g), uint32(g.group)
 }
 
 // GroupOf is the group in the block's key.
 func (s *Store) GroupOf(p Page) uint32 { return uint32(s.at(p).group) }
 
 // Chain is the block's chain key, as it was when the block began, or as SetChain said.
-func (s *Store) Chain(p Page) chain.Key { return s.at(p).chain }
+func (s *Store) Chain(p Page) chain.Key { return chain.FromBytes(s.at(p).chain) }
 
 // SetChain gives a Visible block that began without one its chain key.
 func (s *Store) SetChain(p Page, k chain.Key) {
 	g := s.at(p)
-	mustBe(g.state == Visible && g.chain.IsZero(), "a block was given a name that is not there, or has one")
-	g.chain = k
+	mustBe(g.state() == Visible && s.Chain(p).IsZero(), "a block was given a name that is not there, or has one")
+	g.chain = k.Bytes()
 }
 
 // Parent is the hash of the block that it continues, zero if that is not in memory.
@@ -157,20 +173,20 @@ func (s *Store) ParentPage(p Page) Page { return s.parentOf(p) }
 // SetWord gives a Filling block a number of its owner's. It is 0 as the block begins, and is forgotten as it is shown.
 func (s *Store) SetWord(p Page, n uint32) {
 	g := s.at(p)
-	mustBe(g.state == Filling, "a number was given to a block that is not filling")
+	mustBe(g.state() == Filling, "a number was given to a block that is not filling")
 	g.word = n
 }
 
 // Word is the number that a Filling block was given; 0 for any other.
 func (s *Store) Word(p Page) uint32 {
-	if g := s.at(p); g.state == Filling {
+	if g := s.at(p); g.state() == Filling {
 		return g.word
 	}
 	return 0
 }
 
 // State is what the block is.
-func (s *Store) State(p Page) State { return s.at(p).state }
+func (s *Store) State(p Page) State { return s.at(p).state() }
 
 // Parts is how many slots the block has.
 func (s *Store) Parts(p Page) int { return int(s.at(p).parts) }

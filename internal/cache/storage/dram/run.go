@@ -14,7 +14,7 @@ func (s *Store) FindRun(dst []Page, space, group uint32, hashes []Hash, stop boo
 		p := None
 		for at := s.index.home(tag); entries[at].page != 0; {
 			if e := entries[at]; e.tag == tag {
-				if g := s.at(e.page - 1); g.hash == *h && uint32(g.space) == space && uint32(g.group) == group {
+				if g := s.at(e.page - 1); g.hash == *h && uint32(g.group) == group && s.spaceOf(g) == space {
 					p = e.page - 1
 					break
 				}
@@ -46,13 +46,12 @@ func (s *Store) nowhere(dst []Page, n int, stop bool) []Page {
 // HoldUsed is Hold and then Touch for a Visible block, without a place among the leaves in between.
 func (s *Store) HoldUsed(p Page, now Time) {
 	g := s.at(p)
-	mustBe(g.state == Visible, "a block was held and used that is not visible")
+	mustBe(g.state() == Visible, "a block was held and used that is not visible")
 	if g.leaf() {
 		s.pull(s.laneOf(g), p)
 	}
 	s.hold(g)
-	g.residency = Retained
-	s.use(p, now, false)
+	s.use(p, Retained, now, false)
 }
 
 // Warm has what is looked at as a block begins and is shown brought into the cache, and returns something that depends on it: the place where
@@ -71,7 +70,7 @@ func (s *Store) warm(digest uint64) uint32 {
 // WarmShown is Warm for a block that will be shown.
 func (s *Store) WarmShown(p Page) uint32 {
 	g := s.at(p)
-	return uint32(s.ghosts.set(s.digestOf(uint32(g.space), uint32(g.group), &g.hash)).ways[0].tagged)
+	return uint32(s.ghosts.set(s.digestOf(s.spaceOf(g), uint32(g.group), &g.hash)).ways[0].tagged)
 }
 
 // WarmVictims is Warm for the blocks that are likely to go if n are needed: the next one, and those that it continues, which are leaves in their
@@ -84,7 +83,7 @@ func (s *Store) WarmVictims(arena, scope, n int, now Time) (seen uint32) {
 	slots := s.arenas[arena].slots
 	for ; n > 0 && p != None; n-- {
 		g := s.at(p)
-		seen ^= s.warm(s.digestOf(uint32(g.space), uint32(g.group), &g.hash))
+		seen ^= s.warm(s.digestOf(s.spaceOf(g), uint32(g.group), &g.hash))
 		if g.first >= 0 && int(g.arena) == arena {
 			seen ^= slots[g.first].gen
 		}

@@ -16,11 +16,12 @@ func TestFindRun(t *testing.T) {
 	}
 	for _, s := range []*Store{one, two} {
 		s.AddArena(64, 1, 0)
+		s.AddArena(64, 1, 0) // of the other space
 		s.AddScope(0)
 		for i := range 50 {
-			p := s.Begin(&Newcomer{Key: Key{uint32(i % 2), uint32(i % 3), blockHash(uint64(i))}, Parts: 1})
-			i, _ := s.Grant(p, 0, 0)
-			s.Seal(0, i, 0)
+			p := s.Begin(&Newcomer{Key: Key{uint32(i % 2), uint32(i % 3), blockHash(uint64(i))}, Arena: i % 2, Parts: 1})
+			at, _ := s.Grant(p, 0, 0)
+			s.Seal(i%2, at, 0)
 			s.Show(p, Retained, 0)
 		}
 	}
@@ -58,13 +59,20 @@ func TestFindRun(t *testing.T) {
 			t.Fatal(wrong)
 		}
 	}
-	for one.Blocks() > 0 {
-		p, _ := one.Victim(0, 0, false, 1000)
-		q, _ := two.Victim(0, 0, false, 1000)
+	for arena := 0; arena < 2; {
+		p, more := one.Victim(arena, 0, false, 1000)
+		q, _ := two.Victim(arena, 0, false, 1000)
 		if p != q {
 			t.Fatalf("block %d goes, want %d", p, q)
 		}
+		if !more {
+			arena++
+			continue
+		}
 		one.Doom(p)
 		two.Doom(q)
+	}
+	if one.Blocks() > 0 {
+		t.Errorf("%d blocks never go", one.Blocks())
 	}
 }

@@ -10,6 +10,7 @@ import (
 type Store struct {
 	policy    Policy
 	seed      uint64 // of digest
+	memory    Memory // of the tables; nil: Go's heap
 	pages     []*[1 << pagesBits]page
 	fresh     Page // the first that was never used
 	freePages Page // list by page.parent, of those that were
@@ -37,6 +38,7 @@ func New(p Policy) *Store {
 	if p == nil {
 		p = LRU{}
 	}
+	mustBe(p.Classes() <= mostClasses, "a policy has too many classes")
 	return &Store{policy: p, freePages: None, elsewhere: map[Page]int32{}}
 }
 
@@ -85,13 +87,13 @@ func (s *Store) Pinned() (bytes int64) {
 	return bytes
 }
 
-// pagesBits says how many records lie in a row, 4,096 in 352 KiB: so that more of them are made beside those that there are.
+// pagesBits says how many records lie in a row, 4,096 in 336 KiB: so that more of them are made beside those that there are.
 const pagesBits = 12
 
 // growPages makes room for n records.
 func (s *Store) growPages(n int) {
 	for len(s.pages)<<pagesBits < n {
-		s.pages = append(s.pages, new([1 << pagesBits]page))
+		s.pages = append(s.pages, (*[1 << pagesBits]page)(newTable[page](s.memory, 1<<pagesBits)))
 	}
 }
 
@@ -117,17 +119,21 @@ type Newcomer struct {
 	Parts  int
 }
 
-// Begin makes a Filling block with Parts reserved slots. Its key must not be there, and the arena must have the slots free: see
-// Victim. A parent that is not in memory is none.
+// Begin makes a Filling block with Parts reserved slots. Its key must not be there, and the arena must have the slots free, see
+// Victim, and no block of another space. A parent that is not in memory is none.
 func (s *Store) Begin(n *Newcomer) Page {
 	a := s.arenas[n.Arena]
-	mustBe(n.Key.Space <= math.MaxUint16 && n.Key.Group <= MaxGroup, "the number of a namespace or a group is too large")
+	mustBe(n.Key.Group <= MaxGroup, "the number of a group is too large")
 	mustBe(a.freeCount >= n.Parts && n.Parts > 0, "a block began without room")
+	if a.freeCount == len(a.slots) {
+		a.space = n.Key.Space
+	}
+	mustBe(a.space == n.Key.Space, "an arena had blocks of two namespaces")
 	p := s.takePage() // there are as many as slots
 	g := s.at(p)
 	*g = page{
-		hash: n.Key.Hash, chain: n.Chain, space: uint16(n.Key.Space), group: uint8(n.Key.Group), arena: uint16(n.Arena),
-		first: -1, parent: None, gen: g.gen + 1, state: Filling, parts: uint8(n.Parts), lane: a.laneOf(int32(n.Scope), s.policy.Classes()),
+		hash: n.Key.Hash, chain: n.Chain.Bytes(), group: uint8(n.Key.Group), arena: uint16(n.Arena),
+		first: -1, parent: None, gen: g.gen + 1, kind: uint8(Filling), parts: uint8(n.Parts), lane: a.laneOf(int32(n.Scope), s.policy.Classes()),
 	}
 	a.unseen++
 	near := s.slotAfter(n)
@@ -146,7 +152,7 @@ func (s *Store) Begin(n *Newcomer) Page {
 // slotAfter is the slot behind those of the block that a newcomer continues; -1 if that is not the one that was guessed, or in another arena.
 func (s *Store) slotAfter(n *Newcomer) int32 {
 	if uint(n.Before) < uint(s.fresh) {
-		if g := s.at(n.Before); g.state != free && g.hash == n.Parent && int(g.arena) == n.Arena && g.first >= 0 {
+		if g := s.at(n.Before); g.state() != free && g.hash == n.Parent && int(g.arena) == n.Arena && g.first >= 0 {
 			return g.first + 1
 		}
 	}
@@ -173,7 +179,7 @@ func (s *Store) link(p Page, parent Hash, guess Page) {
 	if guess == p { // the number was another block's: it is not found here before it is in the index
 		guess = None
 	}
-	q, ok := s.FindNear(guess, Key{uint32(g.space), uint32(g.group), parent})
+	q, ok := s.FindNear(guess, Key{s.spaceOf(g), uint32(g.group), parent})
 	if !ok {
 		return
 	}
@@ -207,7 +213,7 @@ func (s *Store) Adopt(p Page, parent Hash) {
 	if s.parentOf(p) != None {
 		return
 	}
-	q, ok := s.Find(Key{uint32(g.space), uint32(g.group), parent})
+	q, ok := s.Find(Key{s.spaceOf(g), uint32(g.group), parent})
 	if !ok || q == p {
 		return
 	}
@@ -236,7 +242,7 @@ func (s *Store) parentOf(p Page) Page {
 	if g.parent == None {
 		return None
 	}
-	if q := s.at(g.parent); q.gen != g.parentGen || q.state == free || q.state == Doomed {
+	if q := s.at(g.parent); q.gen != g.parentGen || q.state() == free || q.state() == Doomed {
 		return None
 	}
 	return g.parent
@@ -245,8 +251,9 @@ func (s *Store) parentOf(p Page) Page {
 // Show makes a Filling block Visible. Its coming in counts as a use.
 func (s *Store) Show(p Page, r Residency, now Time) {
 	g := s.at(p)
-	mustBe(g.state == Filling, "a block was shown twice")
-	g.state, g.residency, g.word = Visible, r, 0
+	mustBe(g.state() == Filling, "a block was shown twice")
+	g.turn(Visible)
+	g.word = 0
 	s.visible++
 	a := s.arenas[g.arena]
 	a.unseen--
@@ -255,24 +262,24 @@ func (s *Store) Show(p Page, r Residency, now Time) {
 	if score, uses, ok := s.ghosts.recall(s.digest(&k)); ok {
 		g.word, g.uses = math.Float32bits(score), uses
 	}
-	s.use(p, now, true)
+	s.use(p, r, now, true)
 	s.settle(p)
 }
 
 // Touch counts a use of a Visible block, which is Retained from now on.
 func (s *Store) Touch(p Page, now Time) {
 	g := s.at(p)
-	mustBe(g.state == Visible, "a block was touched that is not visible")
+	mustBe(g.state() == Visible, "a block was touched that is not visible")
 	s.out(p)
-	g.residency = Retained
-	s.use(p, now, false)
+	s.use(p, Retained, now, false)
 	s.settle(p)
 }
 
-func (s *Store) use(p Page, now Time, incoming bool) {
+// use has the policy say where the block belongs. What is Reclaimable has a heap of its own.
+func (s *Store) use(p Page, r Residency, now Time, incoming bool) {
 	g := s.at(p)
 	class, score := s.policy.Use(History{float64(g.score()), int(g.uses), incoming}, now)
-	g.class, g.word = uint8(class), math.Float32bits(float32(score))
+	g.kind, g.word = g.kind&3|uint8(int(r)*(1+class))<<2, math.Float32bits(float32(score))
 	if g.uses < math.MaxUint8 {
 		g.uses++
 	}
@@ -280,7 +287,7 @@ func (s *Store) use(p Page, now Time, incoming bool) {
 
 // Hold keeps a block, Filling or Visible, from going until Unhold.
 func (s *Store) Hold(p Page) {
-	mustBe(s.at(p).state == Filling || s.at(p).state == Visible, "a block was held that is not there")
+	mustBe(s.at(p).state() == Filling || s.at(p).state() == Visible, "a block was held that is not there")
 	s.hold(s.at(p))
 	s.settle(p)
 }
@@ -300,13 +307,13 @@ func (s *Store) Unhold(p Page) (last bool) {
 		s.arenas[g.arena].held -= int(g.parts)
 	}
 	s.settle(p)
-	return g.holds == 0 && g.state == Doomed
+	return g.holds == 0 && g.state() == Doomed
 }
 
 // settle puts p among the blocks that may go, or takes it out, as it is now. One that blocks of other lanes continue may go, but last.
 func (s *Store) settle(p Page) {
 	g := s.at(p)
-	may := g.state == Visible && g.holds == 0 && g.below <= 0
+	may := g.state() == Visible && g.holds == 0 && g.below <= 0
 	if may == g.leaf() {
 		return
 	}
@@ -327,17 +334,17 @@ func (s *Store) out(p Page) {
 // Doom takes a block out of sight, of readers and of those that would publish it again. Its slots stay until Free.
 func (s *Store) Doom(p Page) {
 	g := s.at(p)
-	mustBe(g.state == Filling || g.state == Visible, "a block was doomed that is not there")
+	mustBe(g.state() == Filling || g.state() == Visible, "a block was doomed that is not there")
 	s.out(p)
 	k := s.key(p)
-	if g.state == Visible {
+	if g.state() == Visible {
 		s.visible--
 		a := s.arenas[g.arena]
 		a.unseen++
 		a.shown -= int(g.parts)
 		s.ghosts.remember(s.digest(&k), g.score(), g.uses)
 	}
-	g.state = Doomed
+	g.turn(Doomed)
 	delete(s.elsewhere, p)
 	t, i := s.place(&k)
 	s.index.remove(t, i)
@@ -348,7 +355,7 @@ func (s *Store) Doom(p Page) {
 // slot is granted the block stays, and Free returns false.
 func (s *Store) Free(p Page, freed func(slot, gen uint32)) bool {
 	g := s.at(p)
-	mustBe(g.state == Doomed && g.holds == 0, "a block was freed that somebody can see")
+	mustBe(g.state() == Doomed && g.holds == 0, "a block was freed that somebody can see")
 	a := s.arenas[g.arena]
 	keep, kept := int32(-1), 0
 	for i := g.first; i >= 0; {

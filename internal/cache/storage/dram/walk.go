@@ -19,7 +19,7 @@ func (s *Store) Numbered(p Page) bool { return p < s.fresh }
 
 // There says that the block of a number can be found, Filling or Visible.
 func (s *Store) There(p Page) bool {
-	st := s.at(p).state
+	st := s.at(p).state()
 	return st == Filling || st == Visible
 }
 
@@ -31,6 +31,7 @@ func (s *Store) RemoveArena(at int) {
 	a := s.arenas[at]
 	mustBe(a.freeCount == len(a.slots), "an arena was removed with blocks in it")
 	s.slotTotal -= len(a.slots)
+	freeTable(s.memory, a.slots)
 	*a = arena{free: -1}
 	s.spareArenas = append(s.spareArenas, at)
 }
@@ -49,7 +50,7 @@ func (s *Store) LastGen(at int) uint32 {
 func (s *Store) All() iter.Seq[Page] {
 	return func(yield func(Page) bool) {
 		for p := range s.fresh {
-			if s.at(p).state != free && !yield(p) {
+			if s.at(p).state() != free && !yield(p) {
 				return
 			}
 		}
