@@ -199,7 +199,7 @@ func (f *Follower) take(seq int64, payload []byte) {
 const most = 4096
 
 // part is how many pages are worked out under one lock, some 200 µs: who asks meanwhile may have everybody wait.
-const part = 256
+const part = 128
 
 // apply takes an event part by part.
 func (f *Follower) apply(e *prefix.Event, out []lore.Lesson) []lore.Lesson {

@@ -40,7 +40,7 @@ type Options struct {
 	BlockTokens int
 	// Adapters are those that events may name.
 	Adapters []Adapter
-	// Most is how many pages are remembered; 0: 131,072, of some 200 bytes each. Those that were neither told of nor followed by one for the longest time are forgotten, in
+	// Most is how many pages are remembered; 0: 131,072, of 250 bytes each. Those that were neither told of nor followed by one for the longest time are forgotten, in
 	// halves.
 	Most int
 }
