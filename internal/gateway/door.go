@@ -30,6 +30,8 @@ import (
 // every two minutes could hold all places. Where none waits it is closed at once, over plain HTTP with a 503. Leaving it in the system's queue
 // would keep its client waiting for as long as those that hold the places like, without a word.
 //
+// A system that gives no descriptor for one more is the full case, too.
+//
 // Requests are bounded too, for the sake of HTTP/2, which has many on one connection.
 type door struct {
 	net.Listener
@@ -54,9 +56,13 @@ func (d *door) Accept() (net.Conn, error) {
 	for {
 		c, err := d.Listener.Accept()
 		if err != nil {
+			if sock.Shortage(err) && d.makeRoom(settledFor) {
+				<-time.After(lettingGo)
+				continue
+			}
 			return nil, err
 		}
-		if d.open.Add(1) <= int64(d.limits.MaxConnections) || d.makeRoom() {
+		if d.open.Add(1) <= int64(d.limits.MaxConnections) || d.makeRoom(0) {
 			at := d.take(c)
 			if !d.secure {
 				return at, nil
@@ -89,6 +95,14 @@ func boundUnread(_, _ string, c syscall.RawConn) (err error) {
 // refusalPatience bounds the write of a refusal, which must not keep others waiting at the door.
 const refusalPatience = 10 * time.Millisecond
 
+const (
+	// lettingGo is how long the goroutine of a connection that was closed may take to let go of its descriptor; net/http waits as long for one.
+	lettingGo = 5 * time.Millisecond
+	// settledFor is how long a connection must have waited for a request to be closed for want of a descriptor. Linux says that there is none before anybody wants it, right
+	// after the last one was taken: who took it is not to go for that before its request has come.
+	settledFor = time.Second
+)
+
 func (d *door) cut(reason string) { d.metrics.ConnectionsCut.WithLabelValues(d.name, reason).Inc() }
 
 // register has metrics show what is open. It is for when the server is made.
@@ -120,8 +134,8 @@ func (d *door) take(c net.Conn) *place {
 const looked = 64
 
 // makeRoom closes the connection that has waited longest for a request, of some that are picked without system (the map's order is no order), and
-// tells whether there was one.
-func (d *door) makeRoom() bool {
+// tells whether there was one that had waited for so long at least.
+func (d *door) makeRoom(least time.Duration) bool {
 	var longest *place
 	var since int64
 	d.mu.Lock()
@@ -135,7 +149,7 @@ func (d *door) makeRoom() bool {
 		}
 	}
 	d.mu.Unlock()
-	if longest == nil || !longest.waits.CompareAndSwap(since, given) {
+	if longest == nil || time.Now().UnixNano()-since < int64(least) || !longest.waits.CompareAndSwap(since, given) {
 		return false
 	}
 	d.cut("made_room")

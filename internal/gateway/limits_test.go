@@ -9,8 +9,10 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -331,6 +333,65 @@ func testConnectionCap(t *testing.T, m medium) {
 		if got := cuts(t, d.metrics); got != want || d.open.Load() != 0 || len(d.places) != 0 {
 			t.Errorf("%q, %d open", got, d.open.Load())
 		}
+	})
+}
+
+// scarce is a listener that has no descriptor where there is something in its channel.
+type scarce struct {
+	net.Listener
+	short chan struct{}
+}
+
+func (l scarce) Accept() (net.Conn, error) {
+	select {
+	case <-l.short:
+		return nil, &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
+	default:
+		return l.Listener.Accept()
+	}
+}
+
+// TestNoDescriptor: where the system has no descriptor for a connection, the one goes that has waited longest for a request; where none has waited for a while the server is told.
+func TestNoDescriptor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
+		l := scarce{p, make(chan struct{}, 1)}
+		d := &door{Listener: l, limits: testLimits, metrics: telemetry.New(), name: "public"}
+		near, far := net.Pipe()
+		var wg sync.WaitGroup
+		wg.Go(func() { p.conns <- far })
+		idle, err := d.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.short <- struct{}{}
+		if _, err := d.Accept(); !errors.Is(err, syscall.EMFILE) || d.open.Load() != 1 {
+			t.Errorf("%v, and %d are open: who has just come does not go", err, d.open.Load())
+		}
+		<-time.After(settledFor)
+		l.short <- struct{}{}
+		other, far := net.Pipe()
+		wg.Go(func() { p.conns <- far })
+		next, err := d.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.open.Load() != 1 {
+			t.Errorf("%d are open", d.open.Load())
+		}
+		closedAfter(t, near)
+		next.(*place).Begins()
+		l.short <- struct{}{}
+		if _, err := d.Accept(); !errors.Is(err, syscall.EMFILE) {
+			t.Errorf("nobody has to go, and there is %v", err)
+		}
+		if got := cuts(t, d.metrics); got != "made_room=1" {
+			t.Error(got)
+		}
+		for _, c := range []net.Conn{idle, next, near, other} {
+			_ = c.Close()
+		}
+		wg.Wait()
 	})
 }
 
