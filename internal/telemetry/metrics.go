@@ -90,7 +90,7 @@ func New() *Metrics {
 	m.Requests = counter("requests_total", "Requests that arrived.", "route", "method")
 	m.Responses = counter("responses_total", "Requests that were answered, by status.", "route", "method", "status_code")
 	m.Refused = counter("refused_total", "Requests that the gateway answered with an error of its own, by code.", "code")
-	m.ConnectionsCut = counter("client_connections_cut_total", "Connections of clients that the gateway ended: over_cap, tls_handshake, slow_head, bad_head, idle.", "listener", "reason")
+	m.ConnectionsCut = counter("client_connections_cut_total", "Connections of clients that the gateway ended: over_cap, tls_handshake, slow_head, bad_head, idle, made_room.", "listener", "reason")
 	m.WorkerRequests = counter("worker_requests_total", "Requests dispatched to an engine, by outcome.", "worker", "model", "mode", "outcome")
 	m.Attempts = counter("new_attempts_total", "New attempts after a forwarding failure, by what failed.", "reason")
 	m.Duration = histogram("request_duration_seconds", "From the arrival of a request to the end of its answer.", durationBuckets, "model")
