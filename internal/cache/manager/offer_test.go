@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -392,6 +393,9 @@ func TestOfferWithoutDescriptors(t *testing.T) {
 	}
 }
 
+// tooEarly is how long tests give to what ends too early: without it they would only see what has ended at once.
+const tooEarly = 100 * time.Millisecond
+
 // TestLostWhileCopying ends a session in the middle of copies: the engine's call ends only when nothing is copied any more, and until then
 // the slots, the memory and the arena are nobody else's.
 func TestLostWhileCopying(t *testing.T) {
@@ -437,7 +441,8 @@ func TestLostWhileCopying(t *testing.T) {
 			select {
 			case err := <-ended:
 				t.Errorf("the call ended while the Manager copies: %v", err)
-			default:
+				ended <- err
+			case <-time.After(tooEarly):
 			}
 			if _, err := m.tryDial(named("next")); client.ClassOf(err) != wire.ArenaBusy && client.ClassOf(err) != wire.NoPool {
 				t.Errorf("its arena is given away: %v", err)
@@ -488,7 +493,8 @@ func TestCloseWaitsForCopies(t *testing.T) {
 				t.Error("closed while it is copied")
 			case err := <-ended:
 				t.Errorf("the call ended while it is copied: %v", err)
-			default:
+				ended <- err
+			case <-time.After(tooEarly):
 			}
 			close(g.open)
 			<-closed

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/perigee-llm/perigee/internal/cache/channel/client"
 	"github.com/perigee-llm/perigee/internal/cache/core"
@@ -90,7 +91,8 @@ func TestPythonLost(t *testing.T) {
 	select {
 	case got := <-out:
 		t.Errorf("it ended while the Manager copies: %s", got)
-	default:
+		out <- got
+	case <-time.After(tooEarly):
 	}
 	close(g.open)
 	if got := <-out; got != "ok" {

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -18,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/perigee-llm/perigee/internal/cache/channel/client"
+	"github.com/perigee-llm/perigee/internal/cache/channel/wire"
 	"github.com/perigee-llm/perigee/internal/cache/core"
 )
 
@@ -214,6 +216,38 @@ func TestHung(t *testing.T) {
 	if s := m.dial(); s == nil {
 		t.Fatal("no session")
 	}
+}
+
+// TestWordForOthers: a process says that it has unmapped everything, and another one of its session still writes: the word is for nobody else, and what that one may write stays its own until it
+// is gone.
+func TestWordForOthers(t *testing.T) {
+	m := begin(t)
+	v := m.spawn("half written")
+	var cred client.Credentials
+	m.locked(func() {
+		for n, s := range m.mu.sessions {
+			cred = client.Credentials{Epoch: m.epoch, Session: n, Token: s.token}
+		}
+	})
+	c := m.connect()
+	c.attach(cred, wire.RoleQuery)
+	c.goodbye()
+	m.until("the session is lost", func(st Status) bool { return len(st.Sessions) != 1 || st.Sessions[0].Lost })
+	p := m.connect()
+	p.say(&wire.Leave{Token: cred.Token})
+	if a, _ := p.hear(); a.Kind() != wire.KindBye {
+		t.Errorf("%+v", a)
+	}
+	p.close()
+	if st := m.Status(); len(st.Sessions) != 1 || !slices.Equal(st.Sessions[0].Processes, []int{v.Process.Pid}) || st.Usage.Quarantined == 0 {
+		t.Errorf("after the word of another process: %+v, %+v", st.Sessions, st.Usage)
+	}
+	if _, err := m.tryDial(); client.ClassOf(err) == 0 {
+		t.Fatal("the arena of a process that still writes is given to another")
+	}
+	v.Process.Kill()
+	v.Wait()
+	m.settled()
 }
 
 // TestKilledParent kills an engine whose child has its sockets: they stay open, and the engine is as dead as any.
