@@ -59,14 +59,20 @@ func TestMemoryOfBodies(t *testing.T) {
 				t.Fatal(w.status)
 			}
 		}
-		ask(longChat("m", "a"))
 		again := false
-		for range 100 {
-			ask(longChat("m", "b"))
-			again = again || k.last == &k.kept[0]
+		for range 10 { // a pool may lose what it is given, and with the race detector does so with a quarter of it
+			k.kept = nil
+			ask(longChat("m", "a"))
+			for range 10 {
+				ask(longChat("m", "b"))
+				again = again || k.last == &k.kept[0]
+			}
+			if !says && bytes.Contains(k.kept, []byte("b"+"b")) {
+				t.Errorf("the first has %.80q", k.kept)
+			}
 		}
-		if again != says || !says && bytes.Contains(k.kept, []byte("b"+"b")) {
-			t.Errorf("said %v: used again %v, and the first has %.80q", says, again, k.kept)
+		if again != says {
+			t.Errorf("said %v: used again %v", says, again)
 		}
 	}
 }
