@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestMain lets the test binary play the stub and the proxy, as the real one does.
@@ -29,10 +30,17 @@ func TestBenchRuns(t *testing.T) {
 func benchRuns(t *testing.T, rate string) {
 	dir := t.TempDir()
 	out := filepath.Join(dir, "out.json")
-	err := benchMain(t.Context(), []string{"-perigee", "", "-rounds", "2", "-d", "250ms", "-warm", "10ms", "-chunks", "4",
-		"-bodies", "1024", "-conns", "2", "-rate", rate, "-json", out, "-logs", dir})
-	if err != nil {
-		t.Fatal(err)
+	for d := 250 * time.Millisecond; ; d *= 4 {
+		err := benchMain(t.Context(), []string{"-perigee", "", "-rounds", "2", "-d", d.String(), "-warm", "10ms", "-chunks", "4",
+			"-bodies", "1024", "-conns", "2", "-rate", rate, "-json", out, "-logs", dir})
+		if err != nil && strings.Contains(err.Error(), "no request was finished") && d < 10*time.Second { // on a machine that is busier still
+			t.Log(err)
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		break
 	}
 	text, err := os.ReadFile(out)
 	if err != nil {
