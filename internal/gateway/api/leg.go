@@ -158,7 +158,8 @@ const success = "success"
 // configuration may have dropped a model's series since, and looks them up anew. They never change.
 type usualEnds struct {
 	config uint64
-	n      int // of ends
+	shelf  *upstream.Shelf // where connections to the engine are kept, as the last request to find out has it
+	n      int             // of ends
 	ends   [endsKept]usualEnd
 }
 
@@ -191,6 +192,9 @@ func (k *usualEnds) with(config uint64, e usualEnd) *usualEnds {
 		return nil
 	}
 	next := &usualEnds{config: config}
+	if k != nil {
+		next.shelf = k.shelf
+	}
 	if k != nil && k.config == config {
 		*next = *k
 	}
@@ -211,9 +215,15 @@ func (l *leg) countEnd(label string) {
 		count = l.s.Metrics.WorkerRequests.WithLabelValues(l.worker.ID, l.model, l.mode, success)
 		if next := kept.with(l.config, usualEnd{l.model, l.mode, count}); next != nil {
 			l.worker.Kept.Store(next) // what another request stored meanwhile is looked up again
+			kept = next
 		}
 	}
 	count.Inc()
+	if s := l.body.shelf; s != nil && kept != nil && kept.shelf != s {
+		next := *kept
+		next.shelf = s
+		l.worker.Kept.Store(&next)
+	}
 }
 
 // timedOut is called when the clock has run down. A stream's runs on while parts come, since to stop and start it with each would cost more than the look
@@ -253,6 +263,9 @@ func (l *leg) send(path string, header http.Header, pieces [][]byte, limit time.
 	l.sentAt, l.limit, l.url = time.Now(), limit, joinURL(l.worker.URL, path)
 	l.clock, l.body.pieces = time.AfterFunc(limit, l.timedOut), pieces
 	l.body.begin()
+	if kept, ok := l.worker.Kept.Load().(*usualEnds); ok {
+		l.body.shelf = kept.shelf
+	}
 	req := (&http.Request{
 		Method: http.MethodPost, URL: &l.url, Header: l.span.Send(http.MethodPost, path, header, l.sentAt), ContentLength: lengthOf(pieces),
 		Body: &l.body,
@@ -361,13 +374,19 @@ func lengthOf(pieces [][]byte) (n int64) {
 // bodyReader reads a body that is in pieces, which it neither owns nor changes.
 type bodyReader struct {
 	pieces [][]byte
-	off    int   // into the first piece
-	lent   *lent // that they are in; nil: nothing that is used again
+	off    int             // into the first piece
+	lent   *lent           // that they are in; nil: nothing that is used again
+	shelf  *upstream.Shelf // where connections for it are kept, as far as is known
 }
 
 func newBodyReader(pieces [][]byte) *bodyReader { return &bodyReader{pieces: pieces} }
 
 var _ upstream.Pieces = (*bodyReader)(nil)
+
+var _ upstream.Shelved = (*bodyReader)(nil)
+
+// Shelf implements upstream.Shelved.
+func (b *bodyReader) Shelf() **upstream.Shelf { return &b.shelf }
 
 // Pieces implements upstream.Pieces.
 func (b *bodyReader) Pieces() [][]byte { return b.pieces }

@@ -30,6 +30,7 @@ type conn struct {
 	net.Conn
 	t      *Transport
 	key    place
+	shelf  *Shelf          // where it lies while it is idle; nil: it never did. Guarded by the transport's mutex.
 	raw    syscall.RawConn // nil where there is none
 	in     input
 	out    *outgoing          // nil: nothing is to be written

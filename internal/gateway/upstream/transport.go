@@ -43,13 +43,28 @@ type Transport struct {
 
 	mu struct {
 		sync.Mutex
-		idle   map[place][]*conn // the last used is last
-		closed bool
+		shelves map[place]*Shelf
+		closed  bool
 	}
 }
 
 // place is where connections go to.
 type place struct{ scheme, host string }
+
+// Shelf is where a transport keeps its idle connections to one place. Who asks one engine again and again remembers it ([Shelved]): among a thousand, to find it by its
+// address is to read a few cache lines that nobody has read for long.
+type Shelf struct {
+	t   *Transport
+	key place
+
+	// Guarded by the transport's mutex.
+	idle []*conn // the last used is last
+	gone bool    // it is none of the transport's any more
+}
+
+// Shelved is a request body that remembers from one request to the next, for all of the same URL, where the connections for them are kept. The transport reads and writes
+// what Shelf returns before RoundTrip returns; nil: nothing is remembered. What is remembered may be of any age and of another URL, and is then looked up.
+type Shelved interface{ Shelf() **Shelf }
 
 // New returns a transport, and starts the goroutine that closes connections which were idle too long.
 func New(o Options) *Transport {
@@ -73,7 +88,7 @@ func New(o Options) *Transport {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	t := &Transport{o: o, began: time.Now(), stop: stop}
-	t.mu.idle = map[place][]*conn{}
+	t.mu.shelves = map[place]*Shelf{}
 	t.wg.Go(func() { t.sweep(ctx) })
 	return t
 }
@@ -93,12 +108,23 @@ func (t *Transport) Close() {
 func (t *Transport) CloseIdleConnections() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, list := range t.mu.idle {
-		for _, c := range list {
-			_ = c.Close()
-		}
+	for _, s := range t.mu.shelves {
+		t.clearLocked(s)
 	}
-	clear(t.mu.idle)
+}
+
+// clearLocked closes what is on a shelf, and gives the shelf up.
+func (t *Transport) clearLocked(s *Shelf) {
+	for _, c := range s.idle {
+		_ = c.Close()
+	}
+	t.dropLocked(s)
+}
+
+// dropLocked gives up a shelf on which nothing is left.
+func (t *Transport) dropLocked(s *Shelf) {
+	s.idle, s.gone = nil, true
+	delete(t.mu.shelves, s.key)
 }
 
 // Stage is how far a request got.
@@ -154,9 +180,14 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, &Error{Stage: Refused, Err: err}
 	}
+	var none *Shelf
+	remembered := &none
+	if s, ok := req.Body.(Shelved); ok {
+		remembered = s.Shelf()
+	}
 	var c *conn
 	for {
-		if c, err = t.get(ctx, req.URL.Scheme, req.URL.Host); err != nil {
+		if c, err = t.get(ctx, place{req.URL.Scheme, req.URL.Host}, remembered); err != nil {
 			return nil, &Error{Stage: Dialing, Err: err}
 		}
 		if t.o.Trace {
@@ -214,10 +245,9 @@ func bodyOf(req *http.Request) ([][]byte, error) {
 }
 
 // get returns an idle connection, or a new one.
-func (t *Transport) get(ctx context.Context, scheme, host string) (*conn, error) {
-	key := place{scheme, host}
+func (t *Transport) get(ctx context.Context, key place, remembered **Shelf) (*conn, error) {
 	for {
-		c := t.pop(key)
+		c := t.pop(key, remembered)
 		if c == nil {
 			return t.dialAside(ctx, key)
 		}
@@ -228,16 +258,22 @@ func (t *Transport) get(ctx context.Context, scheme, host string) (*conn, error)
 	}
 }
 
-func (t *Transport) pop(key place) *conn {
+func (t *Transport) pop(key place, remembered **Shelf) *conn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	list := t.mu.idle[key]
-	if len(list) == 0 {
+	s := *remembered
+	if s == nil || s.t != t || s.gone || s.key != key {
+		if s = t.mu.shelves[key]; s == nil {
+			return nil
+		}
+		*remembered = s
+	}
+	if len(s.idle) == 0 {
 		return nil
 	}
-	c := list[len(list)-1] // the warmest; the others may then grow old and go
-	list[len(list)-1] = nil
-	t.mu.idle[key] = list[:len(list)-1]
+	c := s.idle[len(s.idle)-1] // the warmest; the others may then grow old and go
+	s.idle[len(s.idle)-1] = nil
+	s.idle = s.idle[:len(s.idle)-1]
 	return c
 }
 
@@ -246,10 +282,9 @@ func (t *Transport) pop(key place) *conn {
 func (t *Transport) forget(key place) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, c := range t.mu.idle[key] {
-		_ = c.Close()
+	if s := t.mu.shelves[key]; s != nil {
+		t.clearLocked(s)
 	}
-	delete(t.mu.idle, key)
 }
 
 // put keeps a connection for later, or closes it.
@@ -258,9 +293,12 @@ func (t *Transport) put(c *conn) {
 	trace := c.trace
 	c.trace = nil // once it is put, it is another's
 	t.mu.Lock()
-	keep := !t.mu.closed && len(t.mu.idle[c.key]) < t.o.IdlePerHost
+	keep := !t.mu.closed
 	if keep {
-		t.mu.idle[c.key] = append(t.mu.idle[c.key], c)
+		s := t.shelfLocked(c)
+		if keep = len(s.idle) < t.o.IdlePerHost; keep {
+			s.idle = append(s.idle, c)
+		}
 	}
 	t.mu.Unlock()
 	switch {
@@ -269,6 +307,18 @@ func (t *Transport) put(c *conn) {
 	case trace != nil && trace.PutIdleConn != nil:
 		trace.PutIdleConn(nil)
 	}
+}
+
+// shelfLocked returns the connection's shelf.
+func (t *Transport) shelfLocked(c *conn) *Shelf {
+	if c.shelf == nil || c.shelf.gone {
+		c.shelf = t.mu.shelves[c.key]
+	}
+	if c.shelf == nil {
+		c.shelf = &Shelf{t: t, key: c.key}
+		t.mu.shelves[c.key] = c.shelf
+	}
+	return c.shelf
 }
 
 // dialAside dials on a goroutine of its own and waits for it. The system's dialer goes deep, and a goroutine's stack does not shrink as
@@ -351,20 +401,18 @@ func (t *Transport) sweep(ctx context.Context) {
 func (t *Transport) stale() (out []*conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for key, list := range t.mu.idle {
-		kept := list[:0]
-		for _, c := range list {
+	for _, s := range t.mu.shelves {
+		kept := s.idle[:0]
+		for _, c := range s.idle {
 			if time.Since(t.began)-c.idleAt >= t.o.IdleTimeout || !c.quiet() {
 				out = append(out, c)
 			} else {
 				kept = append(kept, c)
 			}
 		}
-		clear(list[len(kept):])
-		if len(kept) == 0 {
-			delete(t.mu.idle, key)
-		} else {
-			t.mu.idle[key] = kept
+		clear(s.idle[len(kept):])
+		if s.idle = kept; len(kept) == 0 {
+			t.dropLocked(s)
 		}
 	}
 	return out
@@ -374,8 +422,8 @@ func (t *Transport) stale() (out []*conn) {
 func (t *Transport) Idle() (n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, list := range t.mu.idle {
-		n += len(list)
+	for _, s := range t.mu.shelves {
+		n += len(s.idle)
 	}
 	return n
 }

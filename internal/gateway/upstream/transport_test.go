@@ -235,7 +235,8 @@ func TestConnectionsAreKept(t *testing.T) {
 			synctest.Wait()
 		}
 		tr.mu.Lock()
-		for _, list := range tr.mu.idle {
+		for _, s := range tr.mu.shelves {
+			list := s.idle
 			if c := list[0]; c.hung != nil || c.stop != nil {
 				t.Error("an idle connection keeps the request that went over it")
 			}
@@ -255,6 +256,70 @@ func TestConnectionsAreKept(t *testing.T) {
 }
 
 // TestIdleIsBounded: of the connections that a burst needed only so many are kept.
+// remembering is a body that remembers where connections are kept.
+type remembering struct {
+	*pieces
+	shelf **Shelf
+}
+
+func (r remembering) Shelf() **Shelf { return r.shelf }
+
+// TestShelf: what a body remembers saves looking up where connections are kept, and what is old, of another place or of another transport is looked up.
+func TestShelf(t *testing.T) {
+	var parts [][]string
+	for i := range 8 {
+		parts = append(parts, []string{fmt.Sprintf("%s%d-1st", ok, i), fmt.Sprintf("%s%d-2nd", ok, i), fmt.Sprintf("%s%d-3rd", ok, i)})
+	}
+	bubble(t, parts, func(t *testing.T, tr *Transport, e *engine) {
+		other := New(Options{Dial: e.dial})
+		defer other.Close()
+		var shelf *Shelf
+		want := func(tr *Transport, host, answer string) {
+			t.Helper()
+			req := post(t.Context(), "x")
+			req.URL.Host, req.Body = host, remembering{req.Body.(*pieces), &shelf}
+			if got := ask(tr, req); got != fmt.Sprintf("200 %q EOF", answer) {
+				t.Fatalf("%s, want %s", got, answer)
+			}
+			synctest.Wait()
+		}
+		want(tr, "a:80", "0-1st")
+		want(tr, "a:80", "0-2nd")
+		at := func(host string) *Shelf {
+			tr.mu.Lock()
+			defer tr.mu.Unlock()
+			return tr.mu.shelves[place{"http", host}]
+		}
+		if shelf == nil || shelf != at("a:80") {
+			t.Fatal("it is not remembered where connections are kept")
+		}
+		want(tr, "b:80", "1-1st") // not over what is remembered
+		want(tr, "b:80", "1-2nd")
+		want(other, "b:80", "2-1st")
+		want(tr, "b:80", "1-3rd")
+		tr.CloseIdleConnections()
+		want(tr, "b:80", "3-1st") // what is remembered is gone
+		want(tr, "b:80", "3-2nd")
+		if n := tr.Idle(); n != 1 || shelf != at("b:80") {
+			t.Fatalf("%d idle connections", n)
+		}
+		time.Sleep(121 * time.Second) // on the fake clock: they were idle too long
+		want(tr, "b:80", "4-1st")
+		want(tr, "engine:80", "5-1st")
+		resp, err := tr.RoundTrip(post(t.Context(), "x")) // over a connection whose shelf is given up meanwhile
+		if err != nil {
+			t.Fatal(err)
+		}
+		tr.CloseIdleConnections()
+		if got, end := readSlowly(resp.Body); got != "5-2nd" || end != io.EOF {
+			t.Fatalf("%q %v", got, end)
+		}
+		if n := tr.Idle(); n != 1 {
+			t.Fatalf("%d idle connections", n)
+		}
+	})
+}
+
 func TestIdleIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{t: t, parts: [][]string{{ok + "first"}, {ok + "again"}, {ok + "third"}}}
