@@ -167,6 +167,10 @@ func (f *Follower) take(seq int64, payload []byte) {
 	if seq < f.next {
 		return
 	}
+	if seq-f.next > farthest {
+		f.bad()
+		return
+	}
 	f.locked(func() {
 		f.mu.count.Missed += uint64(seq - f.next)
 		f.mu.count.Batches++
@@ -198,18 +202,22 @@ func (f *Follower) take(seq int64, payload []byte) {
 // most is how many lessons are kept before they are told, but for those of one event: a batch may have a million pages of one token.
 const most = 4096
 
-// part is how many pages are worked out under one lock, some 200 µs: who asks meanwhile may have everybody wait.
-const part = 128
+// part is how many pages are worked out under one lock, some 200 µs, and partTokens how many tokens, if it is more than one page: who asks meanwhile may have everybody wait.
+const part, partTokens = 128, 1 << 14
+
+// farthest is how many batches may be missed at once. What is farther away is no number of an engine's, and would make the counts nonsense for ever.
+const farthest = 1 << 40
 
 // apply takes an event part by part.
 func (f *Follower) apply(e *prefix.Event, out []lore.Lesson) []lore.Lesson {
-	if e.Kind != prefix.Stored || len(e.Hashes) <= part || len(e.Tokens) != len(e.Hashes)*e.BlockSize {
+	most := max(1, min(part, partTokens/max(1, e.BlockSize)))
+	if e.Kind != prefix.Stored || len(e.Hashes) <= most || len(e.Tokens) != len(e.Hashes)*e.BlockSize {
 		f.locked(func() { out = f.mu.book.Apply(e, out) })
 		return out
 	}
 	one := *e
-	for from := 0; from < len(e.Hashes); from += part {
-		to := min(from+part, len(e.Hashes))
+	for from := 0; from < len(e.Hashes); from += most {
+		to := min(from+most, len(e.Hashes))
 		one.Hashes, one.Tokens = e.Hashes[from:to], e.Tokens[from*e.BlockSize:to*e.BlockSize]
 		f.locked(func() { out = f.mu.book.Apply(&one, out) })
 		one.Parent, one.HasParent = e.Hashes[to-1], true

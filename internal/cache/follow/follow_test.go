@@ -2,6 +2,7 @@ package follow
 
 import (
 	"context"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -129,6 +130,44 @@ func TestBeforeAndAfter(t *testing.T) {
 	e.Publish(pages(3, 0, 3*part+7), pages(4, 0, most), pages(5, 0, 2))
 	s.until("what came later", func() bool { return s.has(1, 5) && s.has(3, 3*part+7) && s.has(5, 2) })
 	if c := s.Counts(); c.Batches != 4 || c.Missed != 0 || c.Bad != 0 || c.Orphans != 0 || c.Learned != uint64(5+1+3*part+7+most+2) || !c.Connected {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestParts: what is worked out in parts, of pages of any length, is what it is at once.
+func TestParts(t *testing.T) {
+	for size, n := range map[int]int{4: 3*part + 7, 64: 3 * part, partTokens / 2: 5, partTokens: 3, partTokens + 1: 3} {
+		e := prefix.Event{BlockSize: size}
+		for i := range n {
+			e.Hashes = append(e.Hashes, prefix.Hash(i))
+		}
+		for i := range n * size {
+			e.Tokens = append(e.Tokens, uint32(i))
+		}
+		o := lore.Options{Model: "m", BlockTokens: size}
+		want := lore.New(o).Apply(&e, nil)
+		if got := New(Options{Lore: o}).apply(&e, nil); len(got) != n || !slices.Equal(got, want) {
+			t.Errorf("%d pages of %d tokens: %d lessons, others", n, size, len(got))
+		}
+	}
+	if got := New(Options{Lore: lore.Options{BlockTokens: page}}).apply(&prefix.Event{Hashes: make([]prefix.Hash, 2*part)}, nil); len(got) != 0 {
+		t.Errorf("%d lessons of pages without length", len(got))
+	}
+}
+
+// TestFar: a number that no engine comes to is no batch, and what is counted stays what it is.
+func TestFar(t *testing.T) {
+	told := 0
+	f := New(Options{Lore: lore.Options{BlockTokens: page}, Learned: func([]lore.Lesson) { told++ }})
+	one := followtest.Batch(pages(1, 0, 1))
+	for _, seq := range []int64{math.MaxInt64, math.MinInt64, -1, farthest + 1} {
+		f.take(seq, one)
+	}
+	if c := f.Counts(); told != 0 || c.Bad != 2 || c.Missed != 0 || c.Batches != 0 {
+		t.Errorf("%+v", c)
+	}
+	f.take(2, one)
+	if c := f.Counts(); told != 1 || c.Missed != 2 || c.Batches != 1 {
 		t.Errorf("%+v", c)
 	}
 }

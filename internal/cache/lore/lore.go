@@ -12,7 +12,8 @@
 // It promises:
 //
 //   - What it says of a key is true: the page with this key holds these tokens behind those of the page before, since the key is their hash. Events that lie, and aliases that
-//     two pages have, make keys that no page has, or are the last one's; they never make a wrong lesson.
+//     two pages have, make keys that no page has, or are the last one's; they never make a wrong lesson. An adapter's name is no part of the key: it is who
+//     listed the adapters who says that what is hashed for it is its own.
 //   - It is bounded: see Options.Most.
 //   - What it cannot know it counts, by cause.
 //
@@ -38,7 +39,7 @@ type Options struct {
 	Model string
 	// BlockTokens is the tokens of a page, above 0.
 	BlockTokens int
-	// Adapters are those that events may name.
+	// Adapters are those that events may name. One without an Extra, or with another one's, is none: its pages' keys would be the base model's, or the other one's.
 	Adapters []Adapter
 	// Most is how many pages are remembered; 0: 131,072, of 250 bytes each. Those that were neither told of nor followed by one for the longest time are forgotten, in
 	// halves.
@@ -87,8 +88,17 @@ func New(o Options) *Book {
 		o.Most = 1 << 17
 	}
 	b := &Book{opt: o, extra: map[string]string{}, young: newShelf(), old: newShelf()}
+	of := map[string]string{} // names, by extra; "": several
 	for _, a := range o.Adapters {
-		b.extra[a.Name] = a.Extra
+		if had, again := of[a.Extra]; again && had != a.Name {
+			a.Name = ""
+		}
+		of[a.Extra] = a.Name
+	}
+	for extra, name := range of {
+		if extra != "" && name != "" {
+			b.extra[name] = extra
+		}
 	}
 	return b
 }

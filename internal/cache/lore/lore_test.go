@@ -123,6 +123,20 @@ func TestCannot(t *testing.T) {
 	}
 }
 
+// TestAdapters: an adapter for which nothing is hashed, or what is hashed for another one, names no pages: they would be the base model's, or the other one's.
+func TestAdapters(t *testing.T) {
+	o := Options{Model: "m", BlockTokens: 4, Adapters: []Adapter{
+		{"bare", ""}, {"own", "01"}, {"twin", "02"}, {"own", "01"}, {"other", "02"}, {"third", "02"}, {"", "03"}, {"", ""},
+	}}
+	for lora, want := range map[string]int{"": 6, "own": 6, "bare": 0, "twin": 0, "other": 0, "third": 0} {
+		e := stored(tokensOf(1, 24), 4, 0, 6, 100)
+		e.LoRA = lora
+		if got := New(o).Apply(e, nil); len(got) != want {
+			t.Errorf("%d pages of the adapter %q, want %d", len(got), lora, want)
+		}
+	}
+}
+
 // TestLies: however aliases meet and whatever events claim, of a page's key nothing is said but what is in it.
 func TestLies(t *testing.T) {
 	r := script.Rand(t)

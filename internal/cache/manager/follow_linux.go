@@ -39,13 +39,13 @@ func (m *Manager) follow(by *asker, e *wire.Follow) {
 	for _, a := range e.Adapters {
 		o.Lore.Adapters = append(o.Lore.Adapters, lore.Adapter(a))
 	}
-	begun := false
+	f, begun := follow.New(o), false
 	m.locked(func() {
 		if begun = !s.lost && s.follows == nil; begun {
-			s.follows = follow.New(o)
+			s.follows = f
 			var ctx context.Context
 			ctx, s.unfollow = context.WithCancel(m.ctx)
-			m.wg.Go(func() { s.follows.Run(ctx) })
+			m.wg.Go(func() { f.Run(ctx) })
 		}
 	})
 	if !begun {

@@ -25,9 +25,10 @@ from .session import (
     BUSY, CANDIDATES, DISCOVER, EXACT, LOADING, NO_BLOCK, PREFIX, READY, WARM,
     Answer, Block, Credentials, Fetched, Lease, Lines, Lost, Pages, PerigeeError, Published, Refused, RestoredInto, Session, Spoiled, Unfinished, pack_lines,
 )
+from .wire import MAX_ADAPTERS
 
 __all__ = [
-    "BUSY", "CANDIDATES", "DISCOVER", "EXACT", "LOADING", "NO_BLOCK", "PREFIX", "READY", "WARM",
+    "BUSY", "CANDIDATES", "DISCOVER", "EXACT", "LOADING", "MAX_ADAPTERS", "NO_BLOCK", "PREFIX", "READY", "WARM",
     "Answer", "Block", "Credentials", "Fetched", "Lease", "Lines", "Lost", "Pages", "PerigeeError", "Published", "Refused", "RestoredInto", "Session", "Spoiled", "Unfinished",
     "block_name", "encode_namespace", "instance_id", "namespace_id", "pack_lines", "page_bytes", "request_id",
 ]

@@ -679,7 +679,7 @@ class Session:
     @_speaks
     def follow(self, events, replay="", topic="", adapters=()):
         """Tells the Manager where the engine publishes its KV events for routers, so that it learns which tokens are in blocks that are published without. Once a session. replay is
-        "" without a socket for what was missed; adapters are (name, what the engine's hashes have for it). Refused is not_built where nobody would be told or nothing can be proved,
+        "" without a socket for what was missed; adapters are (name, what the engine's hashes have for it), MAX_ADAPTERS at most. Refused is not_built where nobody would be told or nothing can be proved,
         and unknown of an older Manager."""
         body = wire.text(events) + wire.text(replay) + wire.text(topic) + struct.pack("<I", len(adapters))
         for name, extra in adapters:

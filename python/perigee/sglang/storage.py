@@ -55,8 +55,8 @@ def follow(session):
     at = facts.published()
     if at is None:
         return
-    try:
-        session.follow(*at, [(a.lora_name, a.lora_id) for a in facts.adapters()])
+    try:  # of more adapters than a message takes the pages of the rest stay as they are
+        session.follow(*at, [(a.lora_name, a.lora_id) for a in facts.adapters()][:client.MAX_ADAPTERS])
     except client.Refused as e:  # it tells no gateway, or is older
         logger.info("Perigee: the Manager does not follow the engine's KV events: %s", e)
 

@@ -74,17 +74,17 @@ func (e *Engine) Followed() {
 }
 
 // Publish publishes a batch of the events.
-func (e *Engine) Publish(events ...Stored) { e.say(true, batch(events)) }
+func (e *Engine) Publish(events ...Stored) { e.say(true, Batch(events...)) }
 
 // Lose makes a batch that no subscriber gets; a replay has it.
-func (e *Engine) Lose(events ...Stored) { e.say(false, batch(events)) }
+func (e *Engine) Lose(events ...Stored) { e.say(false, Batch(events...)) }
 
 // PublishAndLose publishes a batch, and loses another one before anybody can ask for it.
 func (e *Engine) PublishAndLose(events, lost Stored) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.sayLocked(true, batch([]Stored{events}))
-	e.sayLocked(false, batch([]Stored{lost}))
+	e.sayLocked(true, Batch(events))
+	e.sayLocked(false, Batch(lost))
 }
 
 // Raw publishes bytes in the place of a batch.
@@ -130,8 +130,8 @@ func (e *Engine) answer(c *zmtp.Conn) {
 	}
 }
 
-// batch is what SGLang 0.5.23 writes: [ts, [event, …], rank].
-func batch(events []Stored) []byte {
+// Batch is what SGLang 0.5.23 writes of events: [ts, [event, …], rank].
+func Batch(events ...Stored) []byte {
 	b := msgp.AppendArrayHeader(nil, 3)
 	b = msgp.AppendFloat64(b, 1.5)
 	b = msgp.AppendArrayHeader(b, uint32(len(events)))

@@ -17,10 +17,10 @@ func TestBatch(t *testing.T) {
 	Start(t)
 	before := int64(-5)
 	var d wire.Decoder
-	if err := d.Begin(batch([]Stored{
+	if err := d.Begin(Batch([]Stored{
 		{Names: []int64{-1, 2}, Tokens: []uint32{1, 1<<32 - 1}, Page: 1},
 		{Names: []int64{3}, Parent: &before, Tokens: []uint32{9}, Page: 1, Salt: "s", LoRA: "l"},
-	})); err != nil {
+	}...)); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []prefix.Event{
