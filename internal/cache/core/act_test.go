@@ -500,18 +500,27 @@ func (s *sim) event(ev Event) {
 
 // spoilable is the event with records of its own, which are ours when the step has ended.
 func spoilable(ev Event) (Event, [][]byte) {
-	p, ok := ev.(*Publish)
-	if !ok {
-		return ev, nil
-	}
-	own := *p
-	own.Blocks = slices.Clone(p.Blocks)
 	var all [][]byte
-	for i := range own.Blocks {
-		own.Blocks[i].Identity = slices.Clone(own.Blocks[i].Identity)
-		all = append(all, own.Blocks[i].Identity)
+	switch e := ev.(type) {
+	case *Publish:
+		own := *e
+		own.Blocks = slices.Clone(e.Blocks)
+		for i := range own.Blocks {
+			own.Blocks[i].Identity = slices.Clone(own.Blocks[i].Identity)
+			all = append(all, own.Blocks[i].Identity)
+		}
+		return &own, all
+	case *Query:
+		own := *e
+		own.Demand = cloneWant(e.Demand)
+		for _, w := range own.Demand {
+			for i := range w.Hashes {
+				all = append(all, w.Hashes[i][:])
+			}
+		}
+		return &own, all
 	}
-	return &own, all
+	return ev, nil
 }
 
 // endLeases ends the model's leases that are due, and wants the core to have said so, in the same words and no others.

@@ -76,7 +76,12 @@ func (s *coreScript) do(c *script.Command) bool {
 	if ev == nil {
 		return false
 	}
-	for _, a := range s.c.Step(s.now, ev, nil) {
+	ev, ours := spoilable(ev)
+	all := s.c.Step(s.now, ev, nil)
+	for _, b := range ours { // nothing of it is kept
+		spoil(b)
+	}
+	for _, a := range all {
 		c.Print(text(a))
 	}
 	if wrong := s.c.Check(); wrong != "" {
