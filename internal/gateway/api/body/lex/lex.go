@@ -309,8 +309,20 @@ func (s *Scanner) String(i int) int {
 
 // plain skips bytes that are nothing special, of which there is one at i, and perhaps simple escapes among them. Where it stops there may be more of them.
 func (s *Scanner) plain(i int) int {
-	b := s.b
-	end, escapes := text(b, i)
+	b, end := s.b, i
+	for range 2 { // most languages have characters that are not ASCII in every other word, and the way into text and out of it costs more than they do
+		if len(b)-end < 8 {
+			break
+		}
+		if m := special(binary.LittleEndian.Uint64(b[end:])) & highs; m != 0 {
+			if end += bits.TrailingZeros64(m) >> 3; b[end] != '\\' || s.Byte(end+1) == 'u' {
+				return end
+			}
+			break // where there is one simple escape there are more
+		}
+		end += 8
+	}
+	end, escapes := text(b, end)
 	s.Shrink += escapes
 	for ; len(b)-end >= 8; end += 8 {
 		if m := special(binary.LittleEndian.Uint64(b[end:])) & highs; m != 0 {
