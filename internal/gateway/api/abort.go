@@ -95,6 +95,10 @@ func (a *aborter) next(q *abortQueue, url string) (x abort, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(q.waiting) == 0 || a.ctx.Err() != nil {
+		if n := len(q.waiting); n > 0 {
+			a.s.Metrics.Aborts.WithLabelValues("dropped").Add(float64(n))
+			q.waiting = nil
+		}
 		if q.senders--; q.senders == 0 {
 			delete(a.to, url)
 		}

@@ -96,3 +96,29 @@ func TestHungAborts(t *testing.T) {
 		})
 	}
 }
+
+// TestAbortsAtTheEnd: those that wait when the server ends are dropped, and counted as that.
+func TestAbortsAtTheEnd(t *testing.T) {
+	bubble(t, rigOptions{Specs: plain(1, fleet.SGLang)}, func(t *testing.T, r *rig) {
+		e := r.engines[0]
+		e.deaf.Store(true)
+		e.handler = func(w http.ResponseWriter, q *http.Request) { startStream(w); <-q.Context().Done() }
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		var all sync.WaitGroup
+		for range abortSenders + 3 {
+			resp, err := r.open(ctx, streamed(chatBody))
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Go(func() { _, _ = io.Copy(io.Discard, resp.Body); _ = resp.Body.Close() })
+		}
+		leave()
+		all.Wait()
+		r.pass(time.Second)
+		r.s.Close()
+		if got := r.metric(`aborts_total{result="dropped"}`); got != "3" {
+			t.Errorf("%q were dropped, want 3", got)
+		}
+	})
+}
