@@ -2,8 +2,8 @@ package api
 
 import "sync"
 
-// Memory for bodies that is used again, in bytes: as long as usual ones are, in steps of what the runtime would round them up to. A shorter one costs little to
-// make; a longer one costs more to read and to send than its memory does, and would be much to keep.
+// Memory for bodies that is used again, in bytes: as long as usual ones are, in steps of a page of the runtime's, to which that rounds those of more than 32 KiB up, too.
+// A shorter one costs little to make; a longer one costs more to read and to send than its memory does, and would be much to keep.
 const (
 	lentStep = 8 << 10
 	mostLent = onItsWord + lentStep

@@ -127,7 +127,7 @@ type Keeper struct {
 	registered chan struct{}  // closed when each first target was asked once
 	hands      chan *engine   // unbuffered, to the goroutines that help
 	untried    sync.WaitGroup // the first targets that were not asked yet
-	running    sync.WaitGroup // all engines, and the goroutine that waits for the first ones
+	running    sync.WaitGroup // all engines, the goroutines that help, and the one that waits for the first engines
 
 	mu struct {
 		sync.Mutex // never held across a question or a join
@@ -195,7 +195,7 @@ func Start(o Options) (*Keeper, error) {
 		k.beginLocked(t, sync.OnceFunc(k.untried.Done))
 	}
 	k.mu.Unlock()
-	k.running.Go(func() { // ends when the engines' goroutines have tried or ended
+	k.running.Go(func() { // ends when the engines were tried or are kept no longer
 		k.untried.Wait()
 		close(k.registered)
 	})
