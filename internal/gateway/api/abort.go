@@ -19,9 +19,13 @@ const (
 	abortsQueued = 1024
 	// abortSenders send them to one engine: more would help only while it is slow, and then it needs not more work.
 	abortSenders = 4
+	// abortsKept is how long an abort may wait. An engine that answers nothing for so long has the end of the request's connection to look at when it goes on, and each call to
+	// one that hangs takes abortLimit: those that wait would take twenty minutes.
+	abortsKept = 30 * time.Second
 )
 
 type abort struct {
+	since  time.Time
 	worker *fleet.Worker
 	rid    string
 	auth   []string
@@ -58,7 +62,7 @@ func (a *aborter) close() {
 
 // send queues an abort in the name of the client whose Authorization auth is, nil where it is none of the engine's business. It does nothing where the engine has no way to abort, and never blocks.
 func (a *aborter) send(w *fleet.Worker, rid string, auth []string) {
-	if rid != "" && !a.queue(abort{worker: w, rid: rid, auth: auth}) {
+	if rid != "" && !a.queue(abort{since: time.Now(), worker: w, rid: rid, auth: auth}) {
 		a.s.Metrics.Aborts.WithLabelValues("dropped").Inc()
 	}
 }
@@ -90,22 +94,27 @@ func (a *aborter) queue(x abort) bool {
 	return true
 }
 
-// next takes out what has waited longest. False: there is nothing, and the sender ends.
+// next takes out what has waited longest, and drops what has waited too long. False: there is nothing, and the sender ends.
 func (a *aborter) next(q *abortQueue, url string) (x abort, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(q.waiting) == 0 || a.ctx.Err() != nil {
-		if n := len(q.waiting); n > 0 {
-			a.s.Metrics.Aborts.WithLabelValues("dropped").Add(float64(n))
-			q.waiting = nil
-		}
+	late := 0
+	for late < len(q.waiting) && (a.ctx.Err() != nil || time.Since(q.waiting[late].since) > abortsKept) {
+		q.waiting[late] = abort{} // an array that is used up must not keep it
+		late++
+	}
+	if late > 0 {
+		a.s.Metrics.Aborts.WithLabelValues("dropped").Add(float64(late))
+		q.waiting = q.waiting[late:]
+	}
+	if len(q.waiting) == 0 {
 		if q.senders--; q.senders == 0 {
 			delete(a.to, url)
 		}
 		return abort{}, false
 	}
 	x = q.waiting[0]
-	q.waiting[0] = abort{} // an array that is used up must not keep it
+	q.waiting[0] = abort{}
 	q.waiting = q.waiting[1:]
 	return x, true
 }

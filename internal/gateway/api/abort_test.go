@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -95,6 +96,40 @@ func TestHungAborts(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestOldAborts: those that have waited for long are dropped one and all when a sender comes to them, and counted.
+func TestOldAborts(t *testing.T) {
+	bubble(t, rigOptions{Specs: plain(1, fleet.SGLang)}, func(t *testing.T, r *rig) {
+		const left = 20 * abortSenders
+		e := r.engines[0]
+		e.deaf.Store(true)
+		e.handler = func(w http.ResponseWriter, q *http.Request) { startStream(w); <-q.Context().Done() }
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		var all sync.WaitGroup
+		for range left {
+			resp, err := r.open(ctx, streamed(chatBody))
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Go(func() { _, _ = io.Copy(io.Discard, resp.Body); _ = resp.Body.Close() })
+		}
+		leave()
+		all.Wait()
+		r.pass(abortsKept + abortLimit + time.Second)
+		// Each sender has begun one at once, and then one whenever its call was given up, the last of them just before 30 s are over.
+		tried := abortSenders * int(abortsKept/abortLimit+1)
+		if got, want := r.metric(`aborts_total{result="failed"}`), strconv.Itoa(tried); got != want {
+			t.Errorf("%s failed, want %s", got, want)
+		}
+		if got, want := r.metric(`aborts_total{result="dropped"}`), strconv.Itoa(left-tried); got != want {
+			t.Errorf("%s were dropped, want %s", got, want)
+		}
+		if n := len(r.s.aborts.to); n != 0 {
+			t.Errorf("%d queues are left", n)
+		}
+	})
 }
 
 // TestAbortsAtTheEnd: those that wait when the server ends are dropped, and counted as that.
