@@ -328,9 +328,21 @@ func TestPairBreaks(t *testing.T) {
 	}
 }
 
+// portListener has a port that is no socket's, and no connections.
+type portListener struct {
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (l *portListener) Accept() (net.Conn, error) { <-l.closed; return nil, net.ErrClosed }
+func (l *portListener) Close() error              { l.once.Do(func() { close(l.closed) }); return nil }
+func (l *portListener) Addr() net.Addr            { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 4242} }
+
 // TestPairRestartsUnderARequest: a request of before a restart may tell where the pair's port is, while that opens again; for the race detector.
 func TestPairRestartsUnderARequest(t *testing.T) {
-	s, _ := start(t, Options{Pair: &Pair{Role: Prefill}})
+	// Nobody else gets the port while it is closed: a real one may be anybody's then.
+	listen := func(string) (net.Listener, error) { return &portListener{closed: make(chan struct{})}, nil }
+	s, _ := start(t, Options{Listener: newMemListener(), Listen: listen, Pair: &Pair{Role: Prefill}})
 	_, before := s.side.at()
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
