@@ -53,6 +53,26 @@ func TestNothingToAbort(t *testing.T) {
 	}
 }
 
+// leaveAll has so many clients open streams, of which engines send no end, and leave, and returns when all have.
+func (r *rig) leaveAll(t *testing.T, clients int) {
+	t.Helper()
+	for _, e := range r.engines {
+		e.handler = func(w http.ResponseWriter, q *http.Request) { startStream(w); <-q.Context().Done() }
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	var all sync.WaitGroup
+	for range clients {
+		resp, err := r.open(ctx, streamed(chatBody))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Go(func() { _, _ = io.Copy(io.Discard, resp.Body); _ = resp.Body.Close() })
+	}
+	leave()
+	all.Wait()
+}
+
 // TestHungAborts: an engine that hangs keeps no abort of another engine's waiting, however many of its own wait; what is beyond the bound of its queue is dropped, and counted.
 func TestHungAborts(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -63,21 +83,7 @@ func TestHungAborts(t *testing.T) {
 			bubble(t, rigOptions{Specs: plain(2, fleet.SGLang)}, func(t *testing.T, r *rig) {
 				hung, other := r.engines[0], r.engines[1]
 				hung.deaf.Store(true)
-				for _, e := range r.engines {
-					e.handler = func(w http.ResponseWriter, q *http.Request) { startStream(w); <-q.Context().Done() }
-				}
-				ctx, leave := context.WithCancel(t.Context())
-				defer leave()
-				var all sync.WaitGroup
-				for range c.leave * len(r.engines) { // which take turns
-					resp, err := r.open(ctx, streamed(chatBody))
-					if err != nil {
-						t.Fatal(err)
-					}
-					all.Go(func() { _, _ = io.Copy(io.Discard, resp.Body); _ = resp.Body.Close() })
-				}
-				leave()
-				all.Wait()
+				r.leaveAll(t, c.leave*len(r.engines)) // which take turns
 				r.pass(time.Second)
 				if n := len(other.aborts()); n != c.leave {
 					t.Errorf("the other engine has %d aborts of %d", n, c.leave)
@@ -102,21 +108,8 @@ func TestHungAborts(t *testing.T) {
 func TestOldAborts(t *testing.T) {
 	bubble(t, rigOptions{Specs: plain(1, fleet.SGLang)}, func(t *testing.T, r *rig) {
 		const left = 20 * abortSenders
-		e := r.engines[0]
-		e.deaf.Store(true)
-		e.handler = func(w http.ResponseWriter, q *http.Request) { startStream(w); <-q.Context().Done() }
-		ctx, leave := context.WithCancel(t.Context())
-		defer leave()
-		var all sync.WaitGroup
-		for range left {
-			resp, err := r.open(ctx, streamed(chatBody))
-			if err != nil {
-				t.Fatal(err)
-			}
-			all.Go(func() { _, _ = io.Copy(io.Discard, resp.Body); _ = resp.Body.Close() })
-		}
-		leave()
-		all.Wait()
+		r.engines[0].deaf.Store(true)
+		r.leaveAll(t, left)
 		r.pass(abortsKept + abortLimit + time.Second)
 		// Each sender has begun one at once, and then one whenever its call was given up, the last of them just before 30 s are over.
 		tried := abortSenders * int(abortsKept/abortLimit+1)
@@ -135,21 +128,8 @@ func TestOldAborts(t *testing.T) {
 // TestAbortsAtTheEnd: those that wait when the server ends are dropped, and counted as that.
 func TestAbortsAtTheEnd(t *testing.T) {
 	bubble(t, rigOptions{Specs: plain(1, fleet.SGLang)}, func(t *testing.T, r *rig) {
-		e := r.engines[0]
-		e.deaf.Store(true)
-		e.handler = func(w http.ResponseWriter, q *http.Request) { startStream(w); <-q.Context().Done() }
-		ctx, leave := context.WithCancel(t.Context())
-		defer leave()
-		var all sync.WaitGroup
-		for range abortSenders + 3 {
-			resp, err := r.open(ctx, streamed(chatBody))
-			if err != nil {
-				t.Fatal(err)
-			}
-			all.Go(func() { _, _ = io.Copy(io.Discard, resp.Body); _ = resp.Body.Close() })
-		}
-		leave()
-		all.Wait()
+		r.engines[0].deaf.Store(true)
+		r.leaveAll(t, abortSenders+3)
 		r.pass(time.Second)
 		r.s.Close()
 		if got := r.metric(`aborts_total{result="dropped"}`); got != "3" {

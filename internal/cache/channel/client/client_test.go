@@ -145,7 +145,7 @@ func TestUntoldDescriptors(t *testing.T) {
 	open := func() int {
 		all, err := os.ReadDir("/proc/self/fd")
 		if err != nil {
-			t.Skip(err)
+			t.Fatal(err)
 		}
 		return len(all)
 	}
