@@ -168,6 +168,19 @@ func TestHalfDialled(t *testing.T) {
 	}
 }
 
+// wasLeft asks that the session with the token 7 has been left by now.
+func wasLeft(t *testing.T, left <-chan wire.Leave) {
+	t.Helper()
+	select {
+	case m := <-left:
+		if m.Token != [16]byte{7} {
+			t.Errorf("%+v", m)
+		}
+	default:
+		t.Error("it was not left")
+	}
+}
+
 func halfDialled(t *testing.T, join *Credentials) {
 	left := make(chan wire.Leave, 1)
 	n := 0
@@ -211,14 +224,7 @@ func halfDialled(t *testing.T, join *Credentials) {
 		}
 		half.Close()
 	}
-	select {
-	case m := <-left:
-		if m.Token != [16]byte{7} {
-			t.Errorf("%+v", m)
-		}
-	default:
-		t.Error("it was not left")
-	}
+	wasLeft(t, left)
 }
 
 // TestUnwantedRegistration: a session that nobody wanted any more when the Manager said that it was registered is left: nobody else has its token.
@@ -251,14 +257,7 @@ func TestUnwantedRegistration(t *testing.T) {
 	if _, err := Dial(ctx, options(path)); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
-	select {
-	case m := <-left:
-		if m.Token != [16]byte{7} {
-			t.Errorf("%+v", m)
-		}
-	default:
-		t.Error("it was not left")
-	}
+	wasLeft(t, left)
 }
 
 func TestNobodyThere(t *testing.T) {
